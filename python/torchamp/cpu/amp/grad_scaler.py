@@ -1,0 +1,19 @@
+"""The names of ``torch.cpu.amp.grad_scaler``."""
+
+from torchamp.amp import grad_scaler
+
+__all__ = ["GradScaler"]
+
+
+class GradScaler(grad_scaler.GradScaler):
+    """``torchamp.GradScaler("cpu", ...)`` with the arguments of ``torch.cpu.amp.GradScaler``."""
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        super().__init__("cpu", init_scale, growth_factor, backoff_factor, growth_interval, enabled)

@@ -1,0 +1,384 @@
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <c10/util/irange.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+#include <torchamp/grad_scaler.h>
+#include <torchamp/ops.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <unordered_map>
+
+#include "grad_scaler/gradients.h"
+
+namespace torchamp {
+
+namespace {
+
+enum class Stage { kReady, kUnscaled, kStepped };
+
+using WeakTensor = c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl>;
+
+/// What is known of one optimizer in the current iteration.
+struct OptimizerState {
+  /// An optimizer may be destroyed, and another made at its address, before `update`. The first
+  /// parameter tells them apart.
+  WeakTensor first_parameter;
+  Stage stage = Stage::kReady;
+  bool step_failed = false;  // the optimizer's step threw
+  detail::FoundInf found_inf;
+};
+
+constexpr std::array<const char*, 5> kStateKeys{"scale", "growth_factor", "backoff_factor",
+                                                "growth_interval", "_growth_tracker"};
+
+void check_init_scale(double value) {
+  TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(value)) && static_cast<float>(value) > 0,
+                    "torchamp: init_scale must be positive and finite in float32, got ", value);
+}
+
+void check_growth_factor(double value) {
+  TORCH_CHECK_VALUE(std::isfinite(value) && value > 1,
+                    "torchamp: growth_factor must be above 1 and finite, got ", value);
+}
+
+void check_backoff_factor(double value) {
+  TORCH_CHECK_VALUE(value > 0 && value < 1,
+                    "torchamp: backoff_factor must be between 0 and 1, got ", value);
+}
+
+void check_growth_interval(int64_t value) {
+  TORCH_CHECK_VALUE(value >= 1, "torchamp: growth_interval must be at least 1, got ", value);
+}
+
+void check_keys(const c10::impl::GenericDict& state) {
+  std::string missing;
+  for (const char* key : kStateKeys) {
+    if (!state.contains(key)) {
+      missing += missing.empty() ? key : std::string(", ") + key;
+    }
+  }
+  TORCH_CHECK_VALUE(missing.empty(), "torchamp: the state dict has no ", missing);
+}
+
+double number(const c10::impl::GenericDict& state, const char* key) {
+  const c10::IValue& value = state.at(key);
+  TORCH_CHECK_TYPE(value.isDouble() || value.isInt(), "torchamp: ", key,
+                   " in the state dict must be a number, got ", value.tagKind());
+  return value.isDouble() ? value.toDouble() : static_cast<double>(value.toInt());
+}
+
+int64_t integer(const c10::impl::GenericDict& state, const char* key) {
+  const c10::IValue& value = state.at(key);
+  TORCH_CHECK_TYPE(value.isInt(), "torchamp: ", key, " in the state dict must be an integer, got ",
+                   value.tagKind());
+  return value.toInt();
+}
+
+/// Undefined if the optimizer has no parameters.
+at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) {
+      return group.params().front();
+    }
+  }
+  return {};
+}
+
+/// The tensors to unscale: a sparse gradient is represented by its values.
+std::vector<at::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> grads;
+  for (const auto g : c10::irange(optimizer.param_groups().size())) {
+    const auto& params = optimizer.param_groups()[g].params();
+    grads.reserve(grads.size() + params.size());
+    for (const auto p : c10::irange(params.size())) {
+      const at::Tensor& grad = params[p].grad();
+      if (!grad.defined()) {
+        continue;
+      }
+      TORCH_CHECK_VALUE(grad.scalar_type() != at::kHalf,
+                        "torchamp: attempting to unscale FP16 gradients (parameter ", p,
+                        " of group ", g, ", shape ", grad.sizes(),
+                        "). Keep parameters in float32; autocast makes float16 copies.");
+      grads.push_back(grad.is_sparse() ? grad._values() : grad);
+    }
+  }
+  return grads;
+}
+
+}  // namespace
+
+struct GradScaler::State {
+  GradScalerOptions options;
+  int64_t init_growth_tracker = 0;  // these two are used until the tensors exist
+  at::Tensor scale;                 // float32, 0-dim; undefined before the first scale()
+  at::Tensor growth_tracker;        // int32, 0-dim
+  std::unordered_map<const torch::optim::Optimizer*, OptimizerState> optimizers;
+
+  void make_tensors(const at::Device& device) {
+    scale = at::full({}, options.init_scale(), at::TensorOptions(at::kFloat).device(device));
+    growth_tracker = at::full({}, init_growth_tracker, at::TensorOptions(at::kInt).device(device));
+  }
+
+  void check_scaled(const char* method) const {
+    TORCH_CHECK(scale.defined(), "torchamp: attempted ", method,
+                " before any scale(). Did the loop scale its loss with scaler.scale(loss)?");
+  }
+
+  OptimizerState& of(const torch::optim::Optimizer& optimizer) {
+    const at::Tensor parameter = first_parameter(optimizer);
+    const auto known = optimizers.find(&optimizer);
+    if (known != optimizers.end() &&
+        known->second.first_parameter.lock().get() == parameter.unsafeGetTensorImpl()) {
+      return known->second;
+    }
+    OptimizerState fresh{WeakTensor(parameter.getIntrusivePtr()), Stage::kReady, false, {}};
+    return optimizers.insert_or_assign(&optimizer, std::move(fresh)).first->second;
+  }
+
+  void unscale(torch::optim::Optimizer& optimizer, OptimizerState& known) {
+    known.found_inf = detail::unscale_gradients(gradients_of(optimizer), scale);
+    known.stage = Stage::kUnscaled;
+  }
+
+  /// A failed step was not tried again: a new iteration began.
+  void forget_failed_steps() {
+    std::erase_if(optimizers, [](const auto& entry) { return entry.second.step_failed; });
+  }
+
+  void fill_tensors() {
+    if (scale.defined()) {
+      scale.fill_(options.init_scale());
+      growth_tracker.fill_(init_growth_tracker);
+    }
+  }
+};
+
+GradScaler::GradScaler(GradScalerOptions options) : state_(std::make_unique<State>()) {
+  if (options.enabled() && options.device() && options.device()->is_cuda() && !at::hasCUDA()) {
+    TORCH_WARN("torchamp: GradScaler for CUDA, but CUDA is not available. Disabling it.");
+    options.enabled(false);
+  }
+  if (options.enabled()) {
+    check_init_scale(options.init_scale());
+    check_growth_factor(options.growth_factor());
+    check_backoff_factor(options.backoff_factor());
+    check_growth_interval(options.growth_interval());
+  }
+  state_->options = options;
+  if (options.enabled() && options.device()) {
+    state_->make_tensors(*options.device());
+  }
+}
+
+GradScaler::~GradScaler() = default;
+GradScaler::GradScaler(GradScaler&&) noexcept = default;
+GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
+
+at::Tensor GradScaler::scale(const at::Tensor& outputs) {
+  if (!is_enabled()) {
+    return outputs;
+  }
+  TORCH_CHECK(outputs.defined(), "torchamp: scale() was given an undefined tensor");
+  state_->forget_failed_steps();
+  if (!state_->scale.defined()) {
+    state_->make_tensors(outputs.device());
+  }
+  return outputs * state_->scale.to(outputs.device(), /*non_blocking=*/true);
+}
+
+std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
+  std::vector<at::Tensor> scaled;
+  scaled.reserve(outputs.size());
+  for (const at::Tensor& output : outputs) {
+    scaled.push_back(scale(output));
+  }
+  return scaled;
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!is_enabled()) {
+    return;
+  }
+  state_->check_scaled("unscale_()");
+  OptimizerState& known = state_->of(optimizer);
+  TORCH_CHECK(known.stage != Stage::kUnscaled,
+              "torchamp: unscale_() has already been called on this optimizer since the last "
+              "update(). Call update() once every optimizer has stepped.");
+  TORCH_CHECK(known.stage != Stage::kStepped,
+              "torchamp: unscale_() is being called after step(). Call it before step(), and "
+              "update() once every optimizer has stepped.");
+  state_->unscale(optimizer, known);
+}
+
+StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
+  if (!is_enabled()) {
+    optimizer.step();
+    return StepResult::stepped;
+  }
+  state_->check_scaled("step()");
+  OptimizerState& known = state_->of(optimizer);
+  TORCH_CHECK(known.stage != Stage::kStepped,
+              "torchamp: step() has already been called on this optimizer since the last update(). "
+              "Call update() once every optimizer has stepped.");
+  if (known.stage == Stage::kReady) {
+    state_->unscale(optimizer, known);
+  }
+  TORCH_CHECK(
+      !known.found_inf.empty(),
+      "torchamp: no inf checks were recorded for this optimizer: none of its parameters has "
+      "a gradient. Are they frozen, was the loss detached, or was the optimizer made before "
+      "the model was moved or its parameters replaced?");
+  StepResult result = StepResult::skipped;
+  if (!detail::any_found_inf(known.found_inf)) {
+    known.step_failed = true;  // until it has returned
+    optimizer.step();
+    known.step_failed = false;
+    result = StepResult::stepped;
+  }
+  known.stage = Stage::kStepped;
+  return result;
+}
+
+void GradScaler::update() {
+  if (!is_enabled()) {
+    return;
+  }
+  state_->check_scaled("update()");
+  std::vector<at::Tensor> found_infs;
+  for (const auto& [optimizer, known] : state_->optimizers) {
+    for (const auto& [device, flag] : known.found_inf) {
+      found_infs.push_back(flag);
+    }
+  }
+  TORCH_CHECK(!found_infs.empty(),
+              "torchamp: no inf checks were recorded prior to update(). Call step() or unscale_() "
+              "for an optimizer whose parameters have gradients first.");
+  const GradScalerOptions& options = state_->options;
+  detail::update_scale(state_->scale, state_->growth_tracker, std::move(found_infs),
+                       options.growth_factor(), options.backoff_factor(),
+                       options.growth_interval());
+  state_->optimizers.clear();
+}
+
+void GradScaler::update(double new_scale) {
+  if (!is_enabled()) {
+    return;
+  }
+  state_->check_scaled("update()");
+  state_->scale.fill_(new_scale);
+  state_->optimizers.clear();
+}
+
+void GradScaler::update(const at::Tensor& new_scale) {
+  if (!is_enabled()) {
+    return;
+  }
+  state_->check_scaled("update()");
+  TORCH_CHECK(new_scale.defined() && new_scale.numel() == 1 && !new_scale.requires_grad() &&
+                  new_scale.device().type() == state_->scale.device().type(),
+              "torchamp: new_scale must be a tensor with 1 element on ",
+              state_->scale.device().type(), " that does not require gradients");
+  state_->scale.copy_(new_scale.reshape({}));
+  state_->optimizers.clear();
+}
+
+double GradScaler::get_scale() const {
+  if (!is_enabled()) {
+    return 1.0;
+  }
+  return state_->scale.defined() ? state_->scale.item<double>() : state_->options.init_scale();
+}
+
+int64_t GradScaler::get_growth_tracker() const {
+  if (!is_enabled()) {
+    return 0;
+  }
+  return state_->growth_tracker.defined() ? state_->growth_tracker.item<int64_t>()
+                                          : state_->init_growth_tracker;
+}
+
+double GradScaler::get_growth_factor() const { return state_->options.growth_factor(); }
+double GradScaler::get_backoff_factor() const { return state_->options.backoff_factor(); }
+int64_t GradScaler::get_growth_interval() const { return state_->options.growth_interval(); }
+bool GradScaler::is_enabled() const { return state_->options.enabled(); }
+
+void GradScaler::set_growth_factor(double new_factor) {
+  check_growth_factor(new_factor);
+  state_->options.growth_factor(new_factor);
+}
+
+void GradScaler::set_backoff_factor(double new_factor) {
+  check_backoff_factor(new_factor);
+  state_->options.backoff_factor(new_factor);
+}
+
+void GradScaler::set_growth_interval(int64_t new_interval) {
+  check_growth_interval(new_interval);
+  state_->options.growth_interval(new_interval);
+}
+
+c10::impl::GenericDict GradScaler::state_dict() const {
+  c10::impl::GenericDict state(c10::StringType::get(), c10::AnyType::get());
+  if (is_enabled()) {
+    state.insert("scale", get_scale());
+    state.insert("growth_factor", get_growth_factor());
+    state.insert("backoff_factor", get_backoff_factor());
+    state.insert("growth_interval", get_growth_interval());
+    state.insert("_growth_tracker", get_growth_tracker());
+  }
+  return state;
+}
+
+void GradScaler::load_state_dict(const c10::impl::GenericDict& state) {
+  if (!is_enabled()) {
+    return;
+  }
+  TORCH_CHECK(!state.empty(),
+              "torchamp: the source state dict is empty, possibly because it was saved from a "
+              "disabled GradScaler");
+  check_keys(state);
+  GradScalerOptions options = state_->options;
+  options.init_scale(number(state, "scale"))
+      .growth_factor(number(state, "growth_factor"))
+      .backoff_factor(number(state, "backoff_factor"))
+      .growth_interval(integer(state, "growth_interval"));
+  const int64_t tracker = integer(state, "_growth_tracker");
+  state_->options = options;
+  state_->init_growth_tracker = tracker;
+  state_->fill_tensors();
+}
+
+void GradScaler::save(torch::serialize::OutputArchive& archive) const {
+  for (const auto& entry : state_dict()) {
+    archive.write(entry.key().toStringRef(), entry.value());
+  }
+}
+
+void GradScaler::load(torch::serialize::InputArchive& archive) {
+  c10::impl::GenericDict state(c10::StringType::get(), c10::AnyType::get());
+  for (const char* key : kStateKeys) {
+    c10::IValue value;
+    if (archive.try_read(key, value)) {
+      state.insert(key, value);
+    }
+  }
+  load_state_dict(state);
+}
+
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const GradScaler& scaler) {
+  scaler.save(archive);
+  return archive;
+}
+
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           GradScaler& scaler) {
+  scaler.load(archive);
+  return archive;
+}
+
+}  // namespace torchamp

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+// Argument checks of the operators. Every backend kernel calls them first: a call through the
+// dispatcher does not pass the C++ functions of ops.h.
+
+namespace torchamp::detail {
+
+/// Scale and flag of `unscale_`, and that all gradients are on their device.
+void check_unscale(at::TensorList grads, const at::Tensor& found_inf, const at::Tensor& scale);
+
+void check_update_scale(const at::Tensor& scale, const at::Tensor& growth_tracker,
+                        at::TensorList found_infs);
+
+}  // namespace torchamp::detail

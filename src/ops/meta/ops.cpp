@@ -1,0 +1,29 @@
+#include <torch/library.h>
+
+#include "ops/checks.h"
+
+// Meta tensors have no data: the operators check their arguments, and that is all.
+
+namespace torchamp::meta {
+
+namespace {
+
+void unscale_(at::TensorList grads, const at::Tensor& found_inf, const at::Tensor& scale,
+              bool /*scale_is_inverse*/) {
+  detail::check_unscale(grads, found_inf, scale);
+}
+
+void update_scale_(const at::Tensor& scale, const at::Tensor& growth_tracker,
+                   at::TensorList found_infs, double /*growth_factor*/, double /*backoff_factor*/,
+                   int64_t /*growth_interval*/) {
+  detail::check_update_scale(scale, growth_tracker, found_infs);
+}
+
+TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
+  m.impl("unscale_", &unscale_);
+  m.impl("update_scale_", &update_scale_);
+}
+
+}  // namespace
+
+}  // namespace torchamp::meta
