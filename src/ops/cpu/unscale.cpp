@@ -21,41 +21,19 @@ const UnscaleKernels& best_kernels() {
   return kUnscaleBaseline;
 }
 
-UnscaleSpan kernel_for(const UnscaleKernels& kernels, common::DType dtype) {
-  switch (dtype) {
-    case common::DType::kFloat64:
-      return kernels.float64;
-    case common::DType::kFloat16:
-      return kernels.float16;
-    case common::DType::kBFloat16:
-      return kernels.bfloat16;
-    default:
-      return kernels.float32;
-  }
-}
-
 }  // namespace
 
+const UnscaleKernels& unscale_kernels() {
+  static const UnscaleKernels& best = best_kernels();
+  return best;
+}
+
 bool unscale_chunks(const common::ChunkTable& table, uint32_t first, uint32_t last, float factor) {
-  static const UnscaleKernels& kernels = best_kernels();
-  const auto& entries = table.entries();
+  const UnscaleKernels& kernels = unscale_kernels();
   bool nonfinite = false;
-  if (first >= last) {
-    return nonfinite;
-  }
-  auto index = static_cast<std::size_t>(
-      common::find_entry(entries.data(), static_cast<int>(entries.size()), first));
-  // A run of chunks is one stretch of memory in each tensor: no need to go chunk by chunk.
-  for (; index < entries.size() && entries[index].first_chunk < last; ++index) {
-    const common::ChunkEntry& entry = entries[index];
-    const int64_t skipped = first > entry.first_chunk ? first - entry.first_chunk : 0;
-    const int64_t begin = skipped * common::kChunkSize;
-    const int64_t end = std::min(
-        entry.numel, (static_cast<int64_t>(last) - entry.first_chunk) * common::kChunkSize);
-    auto* data =
-        static_cast<char*>(entry.data) + begin * static_cast<int64_t>(size_of(entry.dtype));
-    nonfinite |= kernel_for(kernels, entry.dtype)(data, end - begin, factor);
-  }
+  for_each_span(table, first, last, [&](const Span& span) {
+    nonfinite |= kernels.multiply[span.dtype](span.data, span.numel, factor);
+  });
   return nonfinite;
 }
 

@@ -1,0 +1,61 @@
+#include <ATen/ops/stack.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include <vector>
+
+#include "ops/checks.h"
+#include "ops/cuda/unscale.h"
+#include "ops/cuda/update_scale.h"
+#include "ops/gradient_list.h"
+
+// Registers the CUDA kernels. A kernel that comes from outside of PyTorch gets neither its device
+// guard nor its checks, so both are here; work goes to the device's current stream.
+
+namespace torchamp::cuda {
+
+namespace {
+
+void unscale_(at::TensorList grads, const at::Tensor& found_inf, const at::Tensor& scale,
+              bool scale_is_inverse) {
+  detail::check_unscale(grads, found_inf, scale);
+  const c10::cuda::CUDAGuard device_guard(found_inf.device());
+  const detail::GradientList list(grads);
+  launch_unscale(list.table(), {scale.const_data_ptr<float>(), scale_is_inverse},
+                 found_inf.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
+  list.write_back();
+}
+
+void update_scale_(const at::Tensor& scale, const at::Tensor& growth_tracker,
+                   at::TensorList found_infs, double growth_factor, double backoff_factor,
+                   int64_t growth_interval) {
+  detail::check_update_scale(scale, growth_tracker, found_infs);
+  const c10::cuda::CUDAGuard device_guard(scale.device());
+  if (found_infs.size() > kMaxFlags) {
+    std::vector<at::Tensor> flags;
+    for (const at::Tensor& found_inf : found_infs) {
+      flags.push_back(found_inf.reshape({}));
+    }
+    const at::Tensor overflow = at::stack(flags).ne(0).any().to(at::kFloat);
+    update_scale_(scale, growth_tracker, overflow, growth_factor, backoff_factor, growth_interval);
+    return;
+  }
+  std::vector<const float*> flags;
+  for (const at::Tensor& found_inf : found_infs) {
+    flags.push_back(found_inf.const_data_ptr<float>());
+  }
+  launch_update_scale(scale.mutable_data_ptr<float>(), growth_tracker.mutable_data_ptr<int32_t>(),
+                      flags.data(), static_cast<int>(flags.size()),
+                      {growth_factor, backoff_factor, growth_interval},
+                      c10::cuda::getCurrentCUDAStream());
+}
+
+TORCH_LIBRARY_IMPL(torchamp, CUDA, m) {
+  m.impl("unscale_", &unscale_);
+  m.impl("update_scale_", &update_scale_);
+}
+
+}  // namespace
+
+}  // namespace torchamp::cuda

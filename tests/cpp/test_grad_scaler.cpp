@@ -1,0 +1,523 @@
+#include <torch/torch.h>
+#include <torchamp/torchamp.h>
+
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "catch.h"
+
+using torchamp::GradScaler;
+using torchamp::GradScalerOptions;
+using torchamp::StepResult;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+/// A parameter of four ones with an SGD optimizer: the setting of most cases.
+struct Toy {
+  torch::Tensor p = torch::ones({4}, torch::requires_grad());
+  torch::optim::SGD optimizer;
+
+  explicit Toy(double lr = 1) : optimizer({p}, lr) {}
+
+  /// One iteration's backward with gradients `factor` (inf or NaN makes an overflow).
+  void backward(GradScaler& scaler, double factor = 1) {
+    optimizer.zero_grad();
+    scaler.scale(p.sum() * factor).backward();
+  }
+  [[nodiscard]] bool holds(double value) const {
+    return torch::equal(p.detach(), torch::full({4}, value));
+  }
+};
+
+GradScalerOptions scale_of(double scale) { return GradScalerOptions().init_scale(scale); }
+
+/// An optimizer whose step throws when told to.
+class Moody : public torch::optim::SGD {
+ public:
+  using torch::optim::SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    if (throws) {
+      throw std::runtime_error("out of memory");
+    }
+    return torch::optim::SGD::step(std::move(closure));
+  }
+  bool throws = false;
+};
+
+template <typename F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("K1: gradients are unscaled before the step", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(8));
+  toy.backward(scaler);
+  CHECK(torch::equal(toy.p.grad(), torch::full({4}, 8.0f)));
+  CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
+  scaler.update();
+  CHECK(toy.holds(0));
+  CHECK(torch::equal(toy.p.grad(), torch::ones({4})));
+  CHECK(scaler.get_scale() == 8);
+}
+
+TEST_CASE("K2: the scale grows after the interval and backs off after an overflow",
+          "[grad_scaler]") {
+  Toy toy(0);
+  GradScaler scaler(scale_of(1).growth_interval(3));
+  std::vector<double> scales;
+  std::vector<int64_t> trackers;
+  for (int step = 1; step <= 7; ++step) {
+    toy.backward(scaler, step == 5 ? kNaN : 1);
+    scaler.step(toy.optimizer);
+    scaler.update();
+    scales.push_back(scaler.get_scale());
+    trackers.push_back(scaler.get_growth_tracker());
+  }
+  CHECK(scales == std::vector<double>{1, 1, 2, 2, 1, 1, 1});
+  CHECK(trackers == std::vector<int64_t>{1, 2, 0, 1, 0, 1, 2});
+}
+
+TEST_CASE("K5: a gradient that overflows when unscaled skips the step", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(0x1p-10));
+  toy.backward(scaler);
+  toy.p.mutable_grad().fill_(1e36);
+  CHECK(scaler.step(toy.optimizer) == StepResult::skipped);
+  scaler.update();
+  CHECK(toy.holds(1));
+  CHECK(scaler.get_scale() == 0x1p-11);
+}
+
+TEST_CASE("K15: the result says whether the step was skipped", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(4));
+  toy.backward(scaler, kInf);
+  CHECK(scaler.step(toy.optimizer) == StepResult::skipped);
+  scaler.update();
+  CHECK(toy.holds(1));
+  toy.backward(scaler);
+  CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
+  scaler.update();
+  CHECK(scaler.get_scale() == 2);
+}
+
+TEST_CASE("K22: each optimizer skips by itself, the scale backs off once", "[grad_scaler]") {
+  Toy good;
+  Toy bad;
+  GradScaler scaler(scale_of(8));
+  good.backward(scaler);
+  bad.backward(scaler, kInf);
+  CHECK(scaler.step(good.optimizer) == StepResult::stepped);
+  CHECK(scaler.step(bad.optimizer) == StepResult::skipped);
+  scaler.update();
+  CHECK(good.holds(0));
+  CHECK(bad.holds(1));
+  CHECK(scaler.get_scale() == 4);
+}
+
+TEST_CASE("K24: calls out of order are errors that say what to call", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(8));
+  CHECK_THROWS_AS(scaler.unscale_(toy.optimizer), c10::Error);
+  CHECK_THROWS_AS(scaler.step(toy.optimizer), c10::Error);
+  CHECK_THROWS_AS(scaler.update(), c10::Error);
+  CHECK_THROWS_AS(scaler.update(2.0), c10::Error);
+  toy.backward(scaler);
+  CHECK_THROWS_AS(scaler.update(), c10::Error);
+  scaler.unscale_(toy.optimizer);
+  CHECK(message_of([&] { scaler.unscale_(toy.optimizer); }).find("update()") != std::string::npos);
+  CHECK(torch::equal(toy.p.grad(), torch::ones({4})));
+  scaler.step(toy.optimizer);
+  CHECK(message_of([&] { scaler.step(toy.optimizer); }).find("update()") != std::string::npos);
+  CHECK_THROWS_AS(scaler.unscale_(toy.optimizer), c10::Error);
+  CHECK(toy.holds(0));
+  scaler.update();
+  toy.backward(scaler);
+  scaler.unscale_(toy.optimizer);
+}
+
+TEST_CASE("K26: after an exception in the step the next iteration works", "[grad_scaler]") {
+  const auto p = torch::ones({4}, torch::requires_grad());
+  Moody optimizer({p}, 1);
+  GradScaler scaler(scale_of(8));
+  scaler.scale(p.sum()).backward();
+  optimizer.throws = true;
+  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
+  CHECK(scaler.get_scale() == 8);
+
+  optimizer.throws = false;
+  optimizer.zero_grad();
+  scaler.scale(p.sum()).backward();
+  scaler.unscale_(optimizer);
+  CHECK(torch::equal(p.grad(), torch::ones({4})));
+  CHECK(scaler.step(optimizer) == StepResult::stepped);
+  scaler.update();
+  CHECK(torch::equal(p.detach(), torch::zeros({4})));
+}
+
+TEST_CASE("A failed step may be tried again and unscales once", "[grad_scaler]") {
+  const auto p = torch::ones({4}, torch::requires_grad());
+  Moody optimizer({p}, 1);
+  GradScaler scaler(scale_of(8));
+  scaler.scale(p.sum()).backward();
+  optimizer.throws = true;
+  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
+  CHECK_THROWS_AS(scaler.unscale_(optimizer), c10::Error);
+  optimizer.throws = false;
+  CHECK(scaler.step(optimizer) == StepResult::stepped);
+  CHECK(torch::equal(p.detach(), torch::zeros({4})));
+  scaler.update();
+}
+
+TEST_CASE("A failed step may be followed by update", "[grad_scaler]") {
+  const auto p = torch::ones({4}, torch::requires_grad());
+  Moody optimizer({p}, 1);
+  GradScaler scaler(scale_of(8).growth_interval(1));
+  scaler.scale(p.sum()).backward();
+  optimizer.throws = true;
+  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
+  scaler.update();
+  CHECK(scaler.get_scale() == 16);
+}
+
+TEST_CASE("Gradients can be changed between unscale_ and step", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(1024));
+  toy.backward(scaler, 10);
+  scaler.unscale_(toy.optimizer);
+  torch::nn::utils::clip_grad_norm_({toy.p}, 1.0);
+  scaler.step(toy.optimizer);
+  CHECK(torch::allclose(toy.p.detach(), torch::full({4}, 0.5f), 1e-5, 1e-5));
+  scaler.update();
+
+  toy.backward(scaler);
+  scaler.unscale_(toy.optimizer);
+  toy.p.mutable_grad() = torch::zeros({4});
+  scaler.step(toy.optimizer);
+  CHECK(torch::allclose(toy.p.detach(), torch::full({4}, 0.5f), 1e-5, 1e-5));
+}
+
+TEST_CASE("A parameter group added later is unscaled too", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(8));
+  toy.backward(scaler);
+  scaler.step(toy.optimizer);
+  scaler.update();
+  const auto q = torch::ones({2}, torch::requires_grad());
+  toy.optimizer.add_param_group(torch::optim::OptimizerParamGroup({q}));
+  toy.optimizer.zero_grad();
+  scaler.scale(toy.p.sum() + q.sum()).backward();
+  scaler.step(toy.optimizer);
+  scaler.update();
+  CHECK(torch::equal(q.detach(), torch::zeros({2})));
+}
+
+TEST_CASE("An optimizer at the address of a destroyed one starts afresh", "[grad_scaler]") {
+  GradScaler scaler(scale_of(8));
+  alignas(torch::optim::SGD) std::byte place[sizeof(torch::optim::SGD)];
+  const auto p = torch::ones({4}, torch::requires_grad());
+  {
+    auto* first = new (place) torch::optim::SGD({p}, 1);
+    scaler.scale(p.sum()).backward();
+    scaler.unscale_(*first);
+    first->~SGD();
+  }
+  const auto q = torch::ones({4}, torch::requires_grad());
+  auto* second = new (place) torch::optim::SGD({q}, 1);
+  scaler.scale(q.sum()).backward();
+  scaler.unscale_(*second);
+  CHECK(torch::equal(q.grad(), torch::ones({4})));
+  second->~SGD();
+}
+
+TEST_CASE("An optimizer whose parameters have no gradient is an error that names causes",
+          "[grad_scaler]") {
+  Toy toy;
+  Toy idle;
+  GradScaler scaler(scale_of(8));
+  toy.backward(scaler);
+  const auto message = message_of([&] { scaler.step(idle.optimizer); });
+  CHECK(message.find("frozen") != std::string::npos);
+  scaler.step(toy.optimizer);
+  scaler.update();
+}
+
+TEST_CASE("K33: bfloat16 and float64 gradients are unscaled and checked", "[grad_scaler]") {
+  for (const auto dtype : {at::kBFloat16, at::kDouble}) {
+    const auto p = torch::ones({4}, torch::TensorOptions(dtype).requires_grad(true));
+    torch::optim::SGD optimizer({p}, 1);
+    GradScaler scaler(scale_of(8));
+    scaler.scale(p.sum()).backward();
+    CHECK(scaler.step(optimizer) == StepResult::stepped);
+    CHECK(torch::equal(p.grad(), torch::ones({4}, dtype)));
+    scaler.update();
+    p.mutable_grad().fill_(kInf);
+    CHECK(scaler.step(optimizer) == StepResult::skipped);
+  }
+}
+
+TEST_CASE("float16 gradients are refused by place and shape, nothing is changed", "[grad_scaler]") {
+  const auto p = torch::ones({4}, torch::requires_grad());
+  const auto half = torch::ones({2, 3}, torch::TensorOptions(at::kHalf).requires_grad(true));
+  torch::optim::SGD optimizer({p, half}, 1);
+  GradScaler scaler(scale_of(8));
+  scaler.scale(p.sum() + half.to(at::kFloat).sum()).backward();
+  const auto message = message_of([&] { scaler.unscale_(optimizer); });
+  CHECK(message.find("FP16") != std::string::npos);
+  CHECK(message.find("parameter 1 of group 0, shape [2, 3]") != std::string::npos);
+  CHECK(torch::equal(p.grad(), torch::full({4}, 8.0f)));
+}
+
+TEST_CASE("Sparse gradients are unscaled by their values", "[grad_scaler]") {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+  torch::optim::SGD optimizer(embedding->parameters(), 1);
+  GradScaler scaler(scale_of(8));
+  const auto before = embedding->weight.detach().clone();
+  scaler.scale(embedding(torch::tensor({1, 3, 1})).sum()).backward();
+  REQUIRE(embedding->weight.grad().is_sparse());
+  scaler.unscale_(optimizer);
+  const auto grad = embedding->weight.grad().to_dense();
+  CHECK(torch::equal(grad.sum(1), torch::tensor({0.0f, 4.0f, 0.0f, 2.0f, 0.0f})));
+  CHECK(scaler.step(optimizer) == StepResult::stepped);
+  CHECK(torch::allclose(before - embedding->weight.detach(), grad));
+}
+
+TEST_CASE("K34: a disabled scaler passes everything through", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(GradScalerOptions().enabled(false));
+  const auto loss = toy.p.sum();
+  CHECK(scaler.scale(loss).is_same(loss));
+  loss.backward();
+  scaler.unscale_(toy.optimizer);
+  CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
+  scaler.update();
+  scaler.update(5.0);
+  CHECK(toy.holds(0));
+  CHECK(scaler.get_scale() == 1);
+  CHECK(scaler.state_dict().empty());
+  CHECK_FALSE(scaler.is_enabled());
+}
+
+TEST_CASE("K35: a scaler for CUDA on a machine without CUDA is disabled", "[grad_scaler]") {
+  if (torch::cuda::is_available()) {
+    return;
+  }
+  GradScaler scaler(GradScalerOptions().device(torch::kCUDA));
+  CHECK_FALSE(scaler.is_enabled());
+}
+
+TEST_CASE("Options out of range are refused by name and value", "[grad_scaler]") {
+  const auto refuses = [](const GradScalerOptions& options, const std::string& name) {
+    const auto message = message_of([&] { GradScaler scaler(options); });
+    return message.find(name) != std::string::npos && message.find("got") != std::string::npos;
+  };
+  for (const double value : {0.0, -1.0, kInf, kNaN, 1e39, 1e-60}) {
+    CHECK(refuses(GradScalerOptions().init_scale(value), "init_scale"));
+  }
+  for (const double value : {1.0, 0.5, kInf, kNaN}) {
+    CHECK(refuses(GradScalerOptions().growth_factor(value), "growth_factor"));
+  }
+  for (const double value : {0.0, -0.5, 1.0, 2.0, kNaN}) {
+    CHECK(refuses(GradScalerOptions().backoff_factor(value), "backoff_factor"));
+  }
+  CHECK(refuses(GradScalerOptions().growth_interval(0), "growth_interval"));
+
+  GradScaler scaler;
+  CHECK_THROWS_AS(scaler.set_growth_factor(1), c10::Error);
+  CHECK_THROWS_AS(scaler.set_backoff_factor(1), c10::Error);
+  CHECK_THROWS_AS(scaler.set_growth_interval(0), c10::Error);
+  scaler.set_growth_factor(3);
+  scaler.set_backoff_factor(0.25);
+  scaler.set_growth_interval(7);
+  CHECK(scaler.get_growth_factor() == 3);
+  CHECK(scaler.get_backoff_factor() == 0.25);
+  CHECK(scaler.get_growth_interval() == 7);
+}
+
+TEST_CASE("K8: an interval lowered below the tracker grows at the next update", "[grad_scaler]") {
+  Toy toy(0);
+  GradScaler scaler(scale_of(4).growth_interval(100));
+  for (int i = 0; i < 5; ++i) {
+    toy.backward(scaler);
+    scaler.step(toy.optimizer);
+    scaler.update();
+  }
+  scaler.set_growth_interval(2);
+  toy.backward(scaler);
+  scaler.step(toy.optimizer);
+  scaler.update();
+  CHECK(scaler.get_scale() == 8);
+}
+
+TEST_CASE("scale keeps gradients flowing and promotes as PyTorch does", "[grad_scaler]") {
+  GradScaler scaler(scale_of(4));
+  const auto x = torch::ones({2}, torch::requires_grad());
+  const auto scaled = scaler.scale({x.sum(), x.prod()});
+  REQUIRE(scaled.size() == 2);
+  CHECK(scaled[0].item<float>() == 8);
+  CHECK(scaled[0].requires_grad());
+  CHECK(scaler.scale(torch::ones({1}, at::kHalf)).scalar_type() == at::kHalf);
+  CHECK(scaler.scale(torch::ones({}, at::kHalf)).scalar_type() == at::kFloat);
+  CHECK(scaler.scale(torch::ones({2}, at::kDouble)).scalar_type() == at::kDouble);
+  CHECK_THROWS_AS(scaler.scale(torch::Tensor()), c10::Error);
+}
+
+TEST_CASE("update with a value sets the scale and ends the iteration", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(8));
+  toy.backward(scaler);
+  scaler.step(toy.optimizer);
+  scaler.update(32.0);
+  CHECK(scaler.get_scale() == 32);
+  CHECK(scaler.get_growth_tracker() == 0);
+  toy.backward(scaler);
+  scaler.step(toy.optimizer);
+  scaler.update(torch::full({1}, 64.0f));
+  CHECK(scaler.get_scale() == 64);
+  CHECK_THROWS_AS(scaler.update(torch::ones({2})), c10::Error);
+  CHECK_THROWS_AS(scaler.update(torch::ones({}, torch::requires_grad())), c10::Error);
+  CHECK_THROWS_AS(scaler.update(torch::ones({}, at::kMeta)), c10::Error);
+  CHECK(scaler.get_scale() == 64);
+}
+
+TEST_CASE("A scaler with a device has its state at once", "[grad_scaler]") {
+  GradScaler scaler(scale_of(4).device(torch::kCPU));
+  Toy toy;
+  toy.p.mutable_grad() = torch::full({4}, 4.0f);
+  CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
+  CHECK(toy.holds(0));
+}
+
+TEST_CASE("Scalers can be moved, state goes along", "[grad_scaler]") {
+  Toy toy;
+  GradScaler first(scale_of(8));
+  toy.backward(first);
+  first.unscale_(toy.optimizer);
+  GradScaler second = std::move(first);
+  CHECK_THROWS_AS(second.unscale_(toy.optimizer), c10::Error);
+  second.step(toy.optimizer);
+  second.update();
+  CHECK(toy.holds(0));
+}
+
+namespace {
+
+/// A small network trained under autocast, with an overflow in step 4.
+struct Run {
+  Run() {
+    torch::manual_seed(3);
+    model = torch::nn::Linear(4, 3);
+    optimizer = std::make_unique<torch::optim::SGD>(model->parameters(), 0.1);
+  }
+
+  void train(int from, int to) {
+    for (int step = from; step < to; ++step) {
+      torch::manual_seed(100 + step);
+      const auto x = torch::randn({8, 4});
+      optimizer->zero_grad();
+      torch::Tensor loss;
+      {
+        torchamp::AutocastGuard autocast(at::kCPU);
+        loss = model(x).to(at::kFloat).pow(2).sum() * (step == 4 ? kInf : 1.0);
+      }
+      scaler.scale(loss).backward();
+      scaler.step(*optimizer);
+      scaler.update();
+    }
+  }
+
+  torch::nn::Linear model{nullptr};
+  std::unique_ptr<torch::optim::SGD> optimizer;
+  GradScaler scaler{scale_of(1024).growth_interval(3)};
+};
+
+std::string temporary(const std::string& name) {
+  return (std::filesystem::temp_directory_path() / ("torchamp_test_" + name)).string();
+}
+
+}  // namespace
+
+TEST_CASE("K54: a run that is saved and resumed is bit-identical", "[grad_scaler]") {
+  Run whole;
+  whole.train(0, 10);
+
+  Run half;
+  half.train(0, 5);
+  std::stringstream model;
+  std::stringstream scaler;
+  torch::save(half.model, model);
+  torch::save(half.scaler, scaler);
+
+  Run resumed;
+  resumed.scaler = GradScaler(scale_of(2));
+  torch::load(resumed.model, model);
+  torch::load(resumed.scaler, scaler);
+  resumed.train(5, 10);
+  CHECK(torch::equal(resumed.model->weight, whole.model->weight));
+  CHECK(resumed.scaler.get_scale() == whole.scaler.get_scale());
+  CHECK(resumed.scaler.get_growth_tracker() == whole.scaler.get_growth_tracker());
+  CHECK(resumed.scaler.get_growth_interval() == 3);
+}
+
+TEST_CASE("A loaded state also fills tensors that exist already", "[grad_scaler]") {
+  Run run;
+  run.train(0, 3);
+  GradScaler other(scale_of(2).device(torch::kCPU));
+  other.load_state_dict(run.scaler.state_dict());
+  CHECK(other.get_scale() == run.scaler.get_scale());
+  CHECK(other.get_growth_tracker() == run.scaler.get_growth_tracker());
+}
+
+TEST_CASE("K52: the state is what Python's pickle holds", "[grad_scaler]") {
+  Run run;
+  run.train(0, 5);
+  const auto bytes = torch::pickle_save(run.scaler.state_dict());
+  GradScaler other;
+  other.load_state_dict(torch::pickle_load(bytes).toGenericDict());
+  CHECK(other.get_scale() == run.scaler.get_scale());
+  CHECK(other.get_growth_tracker() == run.scaler.get_growth_tracker());
+  CHECK(other.get_growth_factor() == 2);
+  CHECK(other.get_backoff_factor() == 0.5);
+  CHECK(other.get_growth_interval() == 3);
+}
+
+TEST_CASE("An unfit state is refused by name and changes nothing", "[grad_scaler]") {
+  GradScaler scaler(scale_of(4));
+  auto state = GradScaler(scale_of(16)).state_dict();
+  CHECK(state.erase("growth_factor") == 1);
+  CHECK(state.erase("_growth_tracker") == 1);
+  CHECK(message_of([&] { scaler.load_state_dict(state); }).find("growth_factor, _growth_tracker") !=
+        std::string::npos);
+  state = GradScaler(scale_of(16)).state_dict();
+  state.insert_or_assign("growth_interval", "many");
+  CHECK(message_of([&] { scaler.load_state_dict(state); }).find("growth_interval") !=
+        std::string::npos);
+  const auto empty = GradScaler(GradScalerOptions().enabled(false)).state_dict();
+  CHECK(message_of([&] { scaler.load_state_dict(empty); }).find("disabled") != std::string::npos);
+  CHECK(scaler.get_scale() == 4);
+}
+
+TEST_CASE("A file that is no scaler's archive is refused", "[grad_scaler]") {
+  const auto path = temporary("not_a_scaler.pt");
+  torch::save(torch::ones({2}), path);
+  GradScaler scaler(scale_of(4));
+  CHECK_THROWS_AS(torch::load(scaler, path), c10::Error);
+  CHECK(scaler.get_scale() == 4);
+  std::filesystem::remove(path);
+}

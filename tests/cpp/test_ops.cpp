@@ -1,0 +1,449 @@
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/torch.h>
+#include <torchamp/ops.h>
+
+#include <array>
+#include <functional>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "catch.h"
+
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+torch::Tensor scalar(float value) { return torch::full({}, value); }
+
+/// Unscales and returns whether the flag was set.
+bool unscale(at::TensorList grads, float scale) {
+  const auto found_inf = scalar(0);
+  torchamp::unscale_(grads, found_inf, scalar(scale));
+  const auto flag = found_inf.item<float>();
+  CHECK((flag == 0.0f || flag == 1.0f));
+  return flag == 1.0f;
+}
+
+/// What the operator must leave in `grad`: the product in float (double), rounded once.
+torch::Tensor reference(const torch::Tensor& grad, float scale) {
+  const float inverse = 1.0f / scale;
+  switch (grad.scalar_type()) {
+    case at::kDouble:
+    case at::kComplexDouble:
+      return grad * static_cast<double>(inverse);
+    case at::kComplexHalf:
+      return (grad.to(at::kComplexFloat) * inverse).to(at::kComplexHalf);
+    case at::kHalf:
+    case at::kBFloat16:
+      return (grad.to(at::kFloat) * inverse).to(grad.scalar_type());
+    default:
+      return grad * inverse;
+  }
+}
+
+bool same(const torch::Tensor& a, const torch::Tensor& b) {
+  const auto real = [](const torch::Tensor& t) {
+    return t.is_complex() ? torch::view_as_real(t.contiguous()) : t;
+  };
+  return torch::allclose(real(a).to(at::kDouble), real(b).to(at::kDouble), 0, 0,
+                         /*equal_nan=*/true);
+}
+
+const std::array kDtypes{at::kFloat,        at::kDouble,        at::kHalf,       at::kBFloat16,
+                         at::kComplexFloat, at::kComplexDouble, at::kComplexHalf};
+
+torch::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype) {
+  const auto kind = at::isComplexType(dtype) ? at::kComplexFloat : at::kFloat;
+  return (torch::randn(sizes, kind) * 100).to(dtype);
+}
+
+}  // namespace
+
+TEST_CASE("unscale_ divides every dtype by the scale, rounding once", "[ops]") {
+  torch::manual_seed(1);
+  for (const auto dtype : kDtypes) {
+    for (const int64_t numel : {1, 7, 64, 1000, 16384, 16385, 50000}) {
+      for (const float scale : {65536.0f, 3.0f, 0.1f}) {
+        const auto grad = random({numel}, dtype);
+        const auto expected = reference(grad, scale);
+        INFO(dtype << " x " << numel << " / " << scale);
+        const bool overflow = unscale({grad}, scale);
+        CHECK(same(grad, expected));
+        CHECK(overflow == !torch::isfinite(expected).all().item<bool>());
+      }
+    }
+  }
+}
+
+TEST_CASE("K47: one list of mixed dtypes and shapes has one flag", "[ops]") {
+  torch::manual_seed(2);
+  std::vector<torch::Tensor> grads;
+  std::vector<torch::Tensor> expected;
+  for (const auto dtype : kDtypes) {
+    for (const auto& sizes : std::vector<std::vector<int64_t>>{{}, {3}, {40, 50}, {0}, {2, 0, 3}}) {
+      grads.push_back(random(sizes, dtype));
+      expected.push_back(reference(grads.back(), 8));
+    }
+  }
+  CHECK_FALSE(unscale(grads, 8));
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    CHECK(same(grads[i], expected[i]));
+  }
+}
+
+TEST_CASE("A single non-finite element anywhere sets the flag", "[ops]") {
+  for (const auto dtype : kDtypes) {
+    for (const float bad : {kInf, -kInf, kNaN}) {
+      for (const int64_t numel : {1, 5, 33, 40000}) {
+        for (const int64_t position : {int64_t{0}, numel / 2, numel - 1}) {
+          auto grad = torch::ones({numel}, dtype);
+          grad[position] = bad;
+          CHECK(unscale({torch::ones({3}), grad, torch::ones({2}, at::kHalf)}, 2));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("K5: a finite gradient that unscales to infinity is an overflow", "[ops]") {
+  auto grad = torch::full({3}, 1e36f);
+  CHECK(unscale({grad}, 0x1p-10f));
+  auto half = torch::full({3}, 60000.0f, at::kHalf);
+  CHECK(unscale({half}, 0.5f));
+  auto fits = torch::full({3}, 1e200, at::kDouble);
+  CHECK_FALSE(unscale({fits}, 0x1p-10f));
+}
+
+TEST_CASE("The flag is only ever set, and may have one dimension", "[ops]") {
+  const auto found_inf = torch::ones({1});
+  torchamp::unscale_({torch::ones({2})}, found_inf, torch::full({1}, 2.0f));
+  CHECK(found_inf.item<float>() == 1.0f);
+}
+
+TEST_CASE("scale_is_inverse multiplies by the value as it is", "[ops]") {
+  const auto grad = torch::full({2}, 3.0f);
+  torchamp::unscale_({grad}, scalar(0), scalar(0.25f), /*scale_is_inverse=*/true);
+  CHECK(torch::equal(grad, torch::full({2}, 0.75f)));
+}
+
+TEST_CASE("With a scale of 1 gradients are only looked at", "[ops]") {
+  const auto grad = torch::tensor({1.0f, -0.0f, 3e38f, kInf});
+  const auto before = grad.clone();
+  CHECK(unscale({grad}, 1));
+  CHECK(torch::equal(grad, before));
+  CHECK(unscale({torch::full({3}, kNaN, at::kHalf)}, 1));
+  CHECK_FALSE(unscale({torch::ones({3}, at::kBFloat16)}, 1));
+}
+
+TEST_CASE("K41: tensors without elements and an empty list are fine", "[ops]") {
+  const auto empty = torch::ones({0});
+  CHECK_FALSE(unscale({}, 4));
+  CHECK_FALSE(unscale({empty}, 4));
+  const auto grad = torch::full({2}, 4.0f);
+  CHECK_FALSE(unscale({empty, grad, torch::ones({3, 0}, at::kHalf), empty}, 4));
+  CHECK(torch::equal(grad, torch::ones({2})));
+}
+
+TEST_CASE("K45: layouts keep their strides, gaps keep their content", "[ops]") {
+  torch::manual_seed(3);
+  const auto base = torch::randn({6, 8, 4, 4});
+  const auto views = std::vector<std::function<torch::Tensor(torch::Tensor)>>{
+      [](const torch::Tensor& t) { return t.transpose(0, 1); },
+      [](const torch::Tensor& t) { return t.contiguous(at::MemoryFormat::ChannelsLast); },
+      [](const torch::Tensor& t) { return t.slice(1, 2, 5); },
+      [](const torch::Tensor& t) { return t.slice(3, 0, 4, 2).transpose(0, 2); },
+      [](const torch::Tensor& t) { return t.select(3, 1); },
+      [](const torch::Tensor& t) {
+        return t.as_strided({3, 2, 2}, {40, 3, 4}, 5);
+      }};
+  for (const auto& view : views) {
+    const auto storage = base.clone();
+    const auto expected = base.clone();
+    const auto grad = view(storage);
+    view(expected).div_(4);
+    const auto strides = grad.strides().vec();
+    CHECK_FALSE(unscale({grad}, 4));
+    CHECK(torch::equal(storage, expected));
+    CHECK(torch::equal(grad, view(base) / 4));
+    CHECK(grad.strides().vec() == strides);
+  }
+}
+
+TEST_CASE("A tensor that is in the list twice is unscaled once", "[ops]") {
+  const auto grad = torch::full({4, 2}, 8.0f);
+  const auto gapped = torch::full({4, 4}, 8.0f).slice(1, 0, 2);
+  CHECK_FALSE(unscale({grad, gapped, grad.t(), grad.view({8}), gapped}, 8));
+  CHECK(torch::equal(grad, torch::ones({4, 2})));
+  CHECK(torch::equal(gapped, torch::ones({4, 2})));
+}
+
+TEST_CASE("Neighbouring views of one buffer are all unscaled", "[ops]") {
+  const auto buffer = torch::full({100}, 2.0f);
+  std::vector<torch::Tensor> views;
+  for (int64_t i = 0; i < 100; i += 10) {
+    views.push_back(buffer.slice(0, i, i + 10));
+  }
+  CHECK_FALSE(unscale(views, 2));
+  CHECK(torch::equal(buffer, torch::ones({100})));
+}
+
+TEST_CASE("A tensor that overlaps itself is refused and nothing is changed", "[ops]") {
+  const auto good = torch::full({2}, 4.0f);
+  const auto base = torch::full({8}, 4.0f);
+  for (const auto& bad : {base.slice(0, 0, 1).expand({5}), base.as_strided({3, 4}, {1, 1}),
+                          base.as_strided({3, 3}, {2, 1})}) {
+    CHECK_THROWS_AS(unscale({good, bad}, 4), c10::Error);
+    CHECK(torch::equal(good, torch::full({2}, 4.0f)));
+    CHECK(torch::equal(base, torch::full({8}, 4.0f)));
+  }
+  const auto interleaved = torch::full({6}, 4.0f).as_strided({2, 2}, {3, 2});  // 0 2 3 5
+  CHECK_FALSE(unscale({interleaved}, 4));
+  CHECK(torch::equal(interleaved, torch::ones({2, 2})));
+}
+
+TEST_CASE("Bad arguments are errors and nothing is changed", "[ops]") {
+  const auto grad = torch::full({2}, 4.0f);
+  const auto flag = scalar(0);
+  const auto scale = scalar(4);
+  const auto meta = torch::ones({2}, at::kMeta);
+  const auto sparse = torch::eye(2).to_sparse();
+  CHECK_THROWS_AS(torchamp::unscale_({grad}, torch::zeros({2}), scale), c10::Error);
+  CHECK_THROWS_AS(torchamp::unscale_({grad}, flag, torch::ones({2})), c10::Error);
+  CHECK_THROWS_AS(torchamp::unscale_({grad}, flag.to(at::kDouble), scale), c10::Error);
+  CHECK_THROWS_AS(torchamp::unscale_({grad}, flag, scale.to(at::kDouble)), c10::Error);
+  CHECK_THROWS_AS(torchamp::unscale_({grad, meta}, flag, scale), c10::Error);
+  CHECK_THROWS_AS(torchamp::unscale_({grad, torch::ones({2}, at::kInt)}, flag, scale),
+                  c10::NotImplementedError);
+  CHECK_THROWS_AS(torchamp::unscale_({grad, sparse}, flag, scale), c10::NotImplementedError);
+  CHECK(torch::equal(grad, torch::full({2}, 4.0f)));
+  CHECK(flag.item<float>() == 0.0f);
+}
+
+TEST_CASE("Leaves that require gradients, inference tensors and conjugate views are taken",
+          "[ops]") {
+  const auto leaf = torch::full({2}, 4.0f, torch::requires_grad());
+  const auto version = leaf._version();
+  CHECK_FALSE(unscale({leaf}, 4));
+  CHECK(torch::equal(leaf.detach(), torch::ones({2})));
+  CHECK(leaf._version() == version);
+
+  const auto z = torch::full({2}, c10::complex<float>(4, 8));
+  CHECK_FALSE(unscale({z.conj()}, 4));
+  CHECK(same(z, torch::full({2}, c10::complex<float>(1, 2))));
+
+  const c10::InferenceMode inference;
+  const auto grad = torch::full({2}, 4.0f);
+  CHECK_FALSE(unscale({grad}, 4));
+  CHECK(torch::equal(grad, torch::ones({2})));
+}
+
+TEST_CASE("Copy-on-write gradients do not change their twin", "[ops]") {
+  const auto original = torch::full({4}, 4.0f);
+  const auto lazy = at::_lazy_clone(original);
+  CHECK_FALSE(unscale({lazy}, 4));
+  CHECK(torch::equal(lazy, torch::ones({4})));
+  CHECK(torch::equal(original, torch::full({4}, 4.0f)));
+}
+
+TEST_CASE("Results equal PyTorch's operator bit for bit on random lists", "[ops]") {
+  std::mt19937 random_engine(7);
+  torch::manual_seed(7);
+  const std::array dtypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+  for (int round = 0; round < 200; ++round) {
+    std::vector<torch::Tensor> ours;
+    std::vector<torch::Tensor> stock;
+    const auto count = random_engine() % 6;
+    for (unsigned i = 0; i < count; ++i) {
+      auto grad = random({static_cast<int64_t>(random_engine() % 3000)},
+                         dtypes[random_engine() % dtypes.size()]);
+      if (grad.numel() > 0 && random_engine() % 8 == 0) {
+        grad[static_cast<int64_t>(random_engine()) % grad.numel()] =
+            random_engine() % 2 == 0 ? kInf : kNaN;
+      }
+      ours.push_back(grad.clone());
+      stock.push_back(grad);
+    }
+    const float scale = std::ldexp(1.0f + static_cast<float>(random_engine() % 100) / 100.0f,
+                                   static_cast<int>(random_engine() % 16));
+    auto flag = scalar(0);
+    at::_amp_foreach_non_finite_check_and_unscale_(stock, flag, scalar(1.0f / scale));
+    CHECK(unscale(ours, scale) == (flag.item<float>() != 0.0f));
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      CHECK(same(ours[i], stock[i]));
+    }
+  }
+}
+
+TEST_CASE("The thread count does not change results", "[ops]") {
+  torch::manual_seed(5);
+  std::vector<torch::Tensor> grads;
+  for (const int64_t numel : {100000, 3, 70000, 16384, 1, 200000}) {
+    grads.push_back(torch::randn({numel}));
+  }
+  std::vector<torch::Tensor> expected;
+  for (const auto& grad : grads) {
+    expected.push_back(reference(grad, 3));
+  }
+  const int threads = at::get_num_threads();
+  for (const int count : {1, 2, 3, 4}) {
+    at::set_num_threads(count);
+    std::vector<torch::Tensor> copies;
+    for (const auto& grad : grads) {
+      copies.push_back(grad.clone());
+    }
+    CHECK_FALSE(unscale(copies, 3));
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      CHECK(torch::equal(copies[i], expected[i]));
+    }
+    copies.back()[-1] = kNaN;
+    CHECK(unscale(copies, 3));
+  }
+  at::set_num_threads(threads);
+}
+
+TEST_CASE("Meta tensors pass the checks and nothing else", "[ops]") {
+  const auto on_meta = [](at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+    return torch::empty(sizes, torch::TensorOptions(dtype).device(at::kMeta));
+  };
+  torchamp::unscale_({on_meta({3}), on_meta({2, 2}, at::kHalf)}, on_meta({}), on_meta({}));
+  torchamp::update_scale_(on_meta({}), on_meta({}, at::kInt), {on_meta({})}, 2, 0.5, 3);
+  CHECK_THROWS_AS(torchamp::unscale_({on_meta({3})}, on_meta({2}), on_meta({})), c10::Error);
+}
+
+namespace {
+
+struct Update {
+  torch::Tensor scale;
+  torch::Tensor tracker = torch::zeros({}, at::kInt);
+
+  void operator()(const std::vector<float>& flags, double growth = 2, double backoff = 0.5,
+                  int64_t interval = 3) {
+    std::vector<torch::Tensor> found;
+    for (const float flag : flags) {
+      found.push_back(scalar(flag));
+    }
+    torchamp::update_scale_(scale, tracker, found, growth, backoff, interval);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("K2: update_scale_ grows after the interval and backs off after an overflow", "[ops]") {
+  Update update{scalar(1)};
+  std::vector<float> scales;
+  std::vector<int> trackers;
+  for (int step = 1; step <= 7; ++step) {
+    update({step == 5 ? kNaN : 0.0f});
+    scales.push_back(update.scale.item<float>());
+    trackers.push_back(update.tracker.item<int>());
+  }
+  CHECK(scales == std::vector<float>{1, 1, 2, 2, 1, 1, 1});
+  CHECK(trackers == std::vector<int>{1, 2, 0, 1, 0, 1, 2});
+}
+
+TEST_CASE("An overflow in any flag counts", "[ops]") {
+  for (const auto& flags :
+       std::vector<std::vector<float>>{{1, 0, 0}, {0, 0, 1}, {0, 2}, {kNaN, 0}, {kInf}}) {
+    Update update{scalar(8)};
+    update(flags);
+    CHECK(update.scale.item<float>() == 4);
+  }
+}
+
+TEST_CASE("K6: growth that would be infinite is left out", "[ops]") {
+  Update update{scalar(0x1p127f)};
+  update({0}, 2, 0.5, 1);
+  CHECK(update.scale.item<float>() == 0x1p127f);
+  CHECK(update.tracker.item<int>() == 0);
+}
+
+TEST_CASE("K8: a tracker above the interval grows at the next update", "[ops]") {
+  Update update{scalar(4), torch::full({}, 7, at::kInt)};
+  update({0}, 2, 0.5, 5);
+  CHECK(update.scale.item<float>() == 8);
+  CHECK(update.tracker.item<int>() == 0);
+}
+
+TEST_CASE("update_scale_ equals PyTorch's operator on random sequences", "[ops]") {
+  std::mt19937 random_engine(11);
+  for (int round = 0; round < 100; ++round) {
+    const double growth = 1.0 + static_cast<double>(random_engine() % 1000 + 1) / 700.0;
+    const double backoff = static_cast<double>(random_engine() % 999 + 1) / 1000.0;
+    const auto interval = static_cast<int64_t>(random_engine() % 4 + 1);
+    const float start = std::ldexp(1.0f + static_cast<float>(random_engine() % 100) / 100.0f,
+                                   static_cast<int>(random_engine() % 40) - 20);
+    Update update{scalar(start)};
+    auto scale = scalar(start);
+    auto tracker = torch::zeros({}, at::kInt);
+    for (int step = 0; step < 30; ++step) {
+      const float flag = random_engine() % 4 == 0 ? 1.0f : 0.0f;
+      update({flag}, growth, backoff, interval);
+      at::_amp_update_scale_(scale, tracker, scalar(flag), growth, backoff, interval);
+      REQUIRE(update.scale.item<float>() == scale.item<float>());
+      REQUIRE(update.tracker.item<int>() == tracker.item<int>());
+    }
+  }
+}
+
+TEST_CASE("update_scale_ refuses bad arguments", "[ops]") {
+  const auto tracker = torch::zeros({}, at::kInt);
+  CHECK_THROWS_AS(torchamp::update_scale_(scalar(1), tracker, {}, 2, 0.5, 3), c10::Error);
+  CHECK_THROWS_AS(torchamp::update_scale_(scalar(1), tracker.to(at::kLong), {scalar(0)}, 2, 0.5, 3),
+                  c10::Error);
+  CHECK_THROWS_AS(
+      torchamp::update_scale_(scalar(1).to(at::kDouble), tracker, {scalar(0)}, 2, 0.5, 3),
+      c10::Error);
+  CHECK_THROWS_AS(torchamp::update_scale_(scalar(1), tracker, {torch::zeros({2})}, 2, 0.5, 3),
+                  c10::Error);
+}
+
+namespace {
+
+// A backend without kernels of ours: what its entry in the dispatch table does to CPU tensors.
+const c10::DispatchKeySet kNoKernel(c10::DispatchKey::XPU);
+
+bool unscale_by_fallback(at::TensorList grads, float scale) {
+  const auto found_inf = scalar(0);
+  c10::Dispatcher::singleton()
+      .findSchemaOrThrow("torchamp::unscale_", "")
+      .typed<decltype(torchamp::unscale_)>()
+      .redispatch(kNoKernel, grads, found_inf, scalar(scale), false);
+  return found_inf.item<float>() != 0.0f;
+}
+
+}  // namespace
+
+TEST_CASE("The fallback for other devices gives the same results", "[ops]") {
+  torch::manual_seed(13);
+  for (const auto dtype : kDtypes) {
+    for (const float scale : {65536.0f, 3.0f}) {
+      const auto grad = random({33, 3}, dtype);
+      const auto gapped = random({6, 6}, dtype).slice(1, 0, 6, 2);
+      const auto expected = reference(grad, scale);
+      const auto expected_gapped = reference(gapped, scale);
+      CHECK_FALSE(unscale_by_fallback({grad, gapped, grad.t(), torch::ones({0})}, scale));
+      CHECK(same(grad, expected));
+      CHECK(same(gapped, expected_gapped));
+      auto bad = torch::ones({4}, dtype);
+      bad[2] = kInf;
+      CHECK(unscale_by_fallback({grad, bad}, scale));
+    }
+  }
+  CHECK(unscale_by_fallback({torch::full({3}, 1e36f)}, 0x1p-10f));
+  CHECK_THROWS_AS(unscale_by_fallback({torch::ones({1}).expand({5})}, 2), c10::Error);
+
+  const auto scale = scalar(4);
+  const auto tracker = torch::full({}, 7, at::kInt);
+  const auto update = c10::Dispatcher::singleton()
+                          .findSchemaOrThrow("torchamp::update_scale_", "")
+                          .typed<decltype(torchamp::update_scale_)>();
+  const std::vector<torch::Tensor> clean{scalar(0), scalar(0)};
+  update.redispatch(kNoKernel, scale, tracker, clean, 2, 0.5, 5);
+  CHECK(scale.item<float>() == 8);
+  CHECK(tracker.item<int>() == 0);
+  const std::vector<torch::Tensor> overflow{scalar(0), scalar(kNaN)};
+  update.redispatch(kNoKernel, scale, tracker, overflow, 2, 0.5, 5);
+  CHECK(scale.item<float>() == 4);
+}
