@@ -89,8 +89,19 @@ class TORCHAMP_API GradScaler {
   /// the same iteration, and for float16 gradients (parameters should be float32 under autocast).
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  /// Unscales the gradients unless `unscale_` did, then runs `optimizer.step()` if all of them are
-  /// finite. Reads one flag for each device of the parameters, which synchronises with it.
+  /// Unscales the optimizer's gradients unless `unscale_` did, and clips them, in place, so that
+  /// the 2-norm of all of them is at most `max_norm` (not negative); one fused job instead of
+  /// `unscale_` and `torch::nn::utils::clip_grad_norm_`. After an overflow, which `step` then
+  /// skips, the gradients are left as they were. Also clips when the scaler is disabled. Does not
+  /// synchronise.
+  ///
+  /// Returns the norm of the true gradients before clipping: float64, 0-dim, on their device.
+  /// Throws c10::Error as `unscale_` does, but may follow it.
+  at::Tensor clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm);
+
+  /// Unscales the gradients unless `unscale_` or `clip_grad_norm_` did, then runs
+  /// `optimizer.step()` if all of them are finite. Reads one flag for each device of the
+  /// parameters, which synchronises with it.
   ///
   /// Throws c10::Error before the first `scale`, when called twice in an iteration, and when no
   /// parameter of the optimizer has a gradient. If the optimizer throws, the exception passes

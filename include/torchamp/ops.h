@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <torchamp/export.h>
 
+#include <optional>
+
 namespace torchamp {
 
 /// Divides gradients by the scale, in place, and looks for overflows:
@@ -24,6 +26,23 @@ namespace torchamp {
 /// that overlaps itself (expanded, say); nothing was changed then.
 TORCHAMP_API void unscale_(at::TensorList grads, const at::Tensor& found_inf,
                            const at::Tensor& scale, bool scale_is_inverse = false);
+
+/// Divides gradients by the scale and clips them to a largest 2-norm, in place, as one job: reads
+/// them once for norm and overflow, then multiplies each by `1 / scale * min(1, max_norm / (norm +
+/// 1e-6))`. The norm is that of the true (unscaled) gradients of the whole list, the factor is
+/// formed in float64: finite gradients never become zeros because their squares overflow.
+///
+/// After an overflow, or if the factor is exactly 1, gradients are left as they are.
+///
+/// \param grads, found_inf  as in `unscale_`. If `found_inf` is set already, that counts as an
+/// overflow. \param scale     as in `unscale_`; none: the gradients are unscaled already. \param
+/// max_norm  not negative. Infinity only unscales. \return the norm before clipping: float64,
+/// 0-dim, on the gradients' device (float32 on devices
+///         that have no float64). Not finite after an overflow.
+///
+/// Does not synchronise. Throws as `unscale_` does.
+TORCHAMP_API at::Tensor clip_grad_norm_(at::TensorList grads, const at::Tensor& found_inf,
+                                        const std::optional<at::Tensor>& scale, double max_norm);
 
 /// Adapts the scale to what was found, in place: after an overflow it is multiplied by
 /// `backoff_factor`, after `growth_interval` calls in a row without one by `growth_factor`

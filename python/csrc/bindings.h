@@ -8,5 +8,6 @@ namespace torchamp::python {
 
 void bind_autocast(pybind11::module_& module);
 void bind_grad_scaler(pybind11::module_& module);
+void bind_kernels(pybind11::module_& module);
 
 }  // namespace torchamp::python

@@ -5,4 +5,5 @@
 PYBIND11_MODULE(_C, module) {
   torchamp::python::bind_autocast(module);
   torchamp::python::bind_grad_scaler(module);
+  torchamp::python::bind_kernels(module);
 }

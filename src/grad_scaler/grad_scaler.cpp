@@ -88,22 +88,49 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-/// The tensors to unscale: a sparse gradient is represented by its values.
-std::vector<at::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> grads;
+/// Calls `visit` with each parameter that has a gradient, after refusing what `unscale_` refuses.
+template <typename Visit>
+void for_each_gradient(torch::optim::Optimizer& optimizer, bool allow_fp16, const Visit& visit) {
   for (const auto g : c10::irange(optimizer.param_groups().size())) {
-    const auto& params = optimizer.param_groups()[g].params();
-    grads.reserve(grads.size() + params.size());
+    auto& params = optimizer.param_groups()[g].params();
     for (const auto p : c10::irange(params.size())) {
       const at::Tensor& grad = params[p].grad();
       if (!grad.defined()) {
         continue;
       }
-      TORCH_CHECK_VALUE(grad.scalar_type() != at::kHalf,
+      TORCH_CHECK_VALUE(allow_fp16 || grad.scalar_type() != at::kHalf,
                         "torchamp: attempting to unscale FP16 gradients (parameter ", p,
                         " of group ", g, ", shape ", grad.sizes(),
                         "). Keep parameters in float32; autocast makes float16 copies.");
-      grads.push_back(grad.is_sparse() ? grad._values() : grad);
+      visit(params[p]);
+    }
+  }
+}
+
+/// The tensors to unscale: a sparse gradient is represented by its values.
+std::vector<at::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> grads;
+  for_each_gradient(optimizer, /*allow_fp16=*/false, [&grads](const at::Tensor& parameter) {
+    const at::Tensor& grad = parameter.grad();
+    grads.push_back(grad.is_sparse() ? grad._values() : grad);
+  });
+  return grads;
+}
+
+/// The same for a norm: values that a sparse gradient has twice are summed first.
+std::vector<at::Tensor> coalesced_gradients_of(torch::optim::Optimizer& optimizer,
+                                               bool allow_fp16) {
+  std::vector<at::Tensor> parameters;
+  for_each_gradient(optimizer, allow_fp16, [&parameters](const at::Tensor& parameter) {
+    parameters.push_back(parameter);
+  });
+  std::vector<at::Tensor> grads;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().is_sparse()) {
+      parameter.mutable_grad() = parameter.grad().coalesce();
+      grads.push_back(parameter.grad()._values());
+    } else {
+      grads.push_back(parameter.grad());
     }
   }
   return grads;
@@ -212,6 +239,27 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
               "torchamp: unscale_() is being called after step(). Call it before step(), and "
               "update() once every optimizer has stepped.");
   state_->unscale(optimizer, known);
+}
+
+at::Tensor GradScaler::clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm) {
+  if (!is_enabled()) {
+    const auto grads = coalesced_gradients_of(optimizer, /*allow_fp16=*/true);
+    return detail::clip_gradients(grads, std::nullopt, max_norm).norm;
+  }
+  state_->check_scaled("clip_grad_norm_()");
+  OptimizerState& known = state_->of(optimizer);
+  TORCH_CHECK(
+      known.stage != Stage::kStepped,
+      "torchamp: clip_grad_norm_() is being called after step(). Call it before step(), and "
+      "update() once every optimizer has stepped.");
+  const bool unscaled = known.stage == Stage::kUnscaled;
+  const auto grads = coalesced_gradients_of(optimizer, /*allow_fp16=*/false);
+  const detail::Clipped clipped =
+      detail::clip_gradients(grads, unscaled ? std::nullopt : std::optional(state_->scale),
+                             max_norm, unscaled ? known.found_inf : detail::FoundInf{});
+  known.found_inf = clipped.found_inf;
+  known.stage = Stage::kUnscaled;
+  return clipped.norm;
 }
 
 StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {

@@ -1,9 +1,16 @@
 #include "grad_scaler/gradients.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/irange.h>
 #include <torchamp/ops.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace torchamp::detail {
 
@@ -24,32 +31,94 @@ DeviceGradients split_by_device(at::TensorList grads) {
   return split;
 }
 
+bool on_one_device(at::TensorList grads) {
+  return std::all_of(grads.begin(), grads.end(), [&grads](const at::Tensor& grad) {
+    return grad.device() == grads.front().device();
+  });
+}
+
+/// Calls `visit(device, gradients)` for each device; in the usual case without copying the list.
+template <typename Visit>
+void for_each_device(at::TensorList grads, const Visit& visit) {
+  if (grads.empty()) {
+    return;
+  }
+  if (on_one_device(grads)) {
+    visit(grads.front().device(), grads);
+    return;
+  }
+  for (const auto& [device, on_device] : split_by_device(grads)) {
+    visit(device, at::TensorList(on_device));
+  }
+}
+
+at::Tensor new_flag(const at::Device& device) {
+  return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
+}
+
+at::Tensor flag_of(const FoundInf& flags, const at::Device& device) {
+  const auto known = std::find_if(flags.begin(), flags.end(),
+                                  [&device](const auto& flag) { return flag.first == device; });
+  return known == flags.end() ? new_flag(device) : known->second;
+}
+
+std::optional<at::Tensor> on_device(const std::optional<at::Tensor>& tensor,
+                                    const at::Device& device) {
+  return tensor ? std::optional(tensor->to(device, /*non_blocking=*/true)) : std::nullopt;
+}
+
+/// Multiplies gradients on several devices, unscaled by now, by the clip coefficient of their
+/// norms.
+at::Tensor clip_across_devices(at::TensorList grads, const std::vector<at::Tensor>& norms,
+                               double max_norm, const FoundInf& flags) {
+  const at::Device device = norms.front().device();
+  std::vector<at::Tensor> gathered;
+  at::Tensor overflow = new_flag(device);
+  for (const auto i : c10::irange(norms.size())) {
+    gathered.push_back(norms[i].to(device, /*non_blocking=*/true));
+    overflow = overflow + flags[i].second.to(device, /*non_blocking=*/true);
+  }
+  const at::Tensor norm = at::linalg_vector_norm(at::stack(gathered));
+  const at::Tensor coefficient =
+      at::where(overflow.ne(0), at::ones_like(norm), (max_norm / (norm + 1e-6)).clamp_max(1.0));
+  for_each_device(grads, [&](const at::Device& target, at::TensorList list) {
+    unscale_(list, new_flag(target), coefficient.to(at::TensorOptions(at::kFloat).device(target)),
+             /*scale_is_inverse=*/true);
+  });
+  return norm;
+}
+
 }  // namespace
 
 FoundInf unscale_gradients(at::TensorList grads, const at::Tensor& scale, bool scale_is_inverse,
                            const std::optional<at::Tensor>& found_inf) {
   FoundInf flags;
-  const auto unscale_on = [&](const at::Device& device, at::TensorList on_device) {
-    const auto options = scale.options().device(device);
-    flags.emplace_back(device, found_inf ? found_inf->to(options, /*non_blocking=*/true,
+  for_each_device(grads, [&](const at::Device& device, at::TensorList list) {
+    flags.emplace_back(device, found_inf ? found_inf->to(device, at::kFloat, /*non_blocking=*/true,
                                                          /*copy=*/true)
-                                         : at::zeros({}, options));
-    unscale_(on_device, flags.back().second, scale.to(device, /*non_blocking=*/true),
-             scale_is_inverse);
-  };
-  if (grads.empty()) {
-    return flags;
-  }
-  const at::Device first = grads.front().device();
-  if (std::all_of(grads.begin(), grads.end(),
-                  [first](const at::Tensor& grad) { return grad.device() == first; })) {
-    unscale_on(first, grads);  // the usual case, without copying the list
-    return flags;
-  }
-  for (const auto& [device, on_device] : split_by_device(grads)) {
-    unscale_on(device, on_device);
-  }
+                                         : new_flag(device));
+    unscale_(list, flags.back().second, scale.to(device, /*non_blocking=*/true), scale_is_inverse);
+  });
   return flags;
+}
+
+Clipped clip_gradients(at::TensorList grads, const std::optional<at::Tensor>& scale,
+                       double max_norm, const FoundInf& known) {
+  if (grads.empty()) {
+    const auto options = scale ? scale->options() : at::TensorOptions();
+    return {at::zeros({}, options.dtype(at::kDouble)), known};
+  }
+  const bool single = on_one_device(grads);
+  Clipped result;
+  std::vector<at::Tensor> norms;
+  for_each_device(grads, [&](const at::Device& device, at::TensorList list) {
+    result.found_inf.emplace_back(device, flag_of(known, device));
+    norms.push_back(clip_grad_norm_(list, result.found_inf.back().second, on_device(scale, device),
+                                    single ? max_norm : std::numeric_limits<double>::infinity()));
+  });
+  result.norm =
+      single ? norms.front() : clip_across_devices(grads, norms, max_norm, result.found_inf);
+  return result;
 }
 
 void update_scale(const at::Tensor& scale, const at::Tensor& growth_tracker,

@@ -21,6 +21,19 @@ TORCHAMP_API FoundInf unscale_gradients(at::TensorList grads, const at::Tensor& 
                                         bool scale_is_inverse = false,
                                         const std::optional<at::Tensor>& found_inf = std::nullopt);
 
+/// What `clip_gradients` found.
+struct Clipped {
+  at::Tensor norm;  // 2-norm of the true gradients before clipping, float64, 0-dim
+  FoundInf found_inf;
+};
+
+/// Unscales a list of gradients that may be spread over devices, and clips them to a largest 2-norm
+/// of all: `clip_grad_norm_` of ops.h. Without a scale they are unscaled already, and `known` holds
+/// the flags of that. After an overflow gradients are left as they are; if the list is spread over
+/// devices, those of devices without an overflow are unscaled.
+TORCHAMP_API Clipped clip_gradients(at::TensorList grads, const std::optional<at::Tensor>& scale,
+                                    double max_norm, const FoundInf& known = {});
+
 /// Adapts the scale to the flags, which may live on other devices: `update_scale_` of ops.h.
 TORCHAMP_API void update_scale(const at::Tensor& scale, const at::Tensor& growth_tracker,
                                std::vector<at::Tensor> found_infs, double growth_factor,

@@ -28,6 +28,12 @@ void check_unscale(at::TensorList grads, const at::Tensor& found_inf, const at::
   }
 }
 
+void check_clip(at::TensorList grads, const at::Tensor& found_inf,
+                const std::optional<at::Tensor>& scale, double max_norm) {
+  TORCH_CHECK_VALUE(max_norm >= 0, "torchamp: max_norm must not be negative, got ", max_norm);
+  check_unscale(grads, found_inf, scale.value_or(found_inf));
+}
+
 void check_update_scale(const at::Tensor& scale, const at::Tensor& growth_tracker,
                         at::TensorList found_infs) {
   const at::Device device = scale.device();

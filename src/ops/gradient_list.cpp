@@ -1,9 +1,9 @@
 #include "ops/gradient_list.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
-#include <optional>
 
 namespace torchamp::detail {
 
@@ -12,27 +12,27 @@ namespace {
 /// What the kernels see of a tensor's dtype: complex numbers are pairs.
 struct ElementType {
   common::DType dtype;
-  int64_t per_element;
+  int64_t per_element;  // 0: not a dtype of gradients
 };
 
-std::optional<ElementType> element_type(at::ScalarType dtype) {
+ElementType element_type(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
-      return ElementType{common::DType::kFloat32, 1};
+      return {common::DType::kFloat32, 1};
     case at::kHalf:
-      return ElementType{common::DType::kFloat16, 1};
+      return {common::DType::kFloat16, 1};
     case at::kBFloat16:
-      return ElementType{common::DType::kBFloat16, 1};
+      return {common::DType::kBFloat16, 1};
     case at::kDouble:
-      return ElementType{common::DType::kFloat64, 1};
+      return {common::DType::kFloat64, 1};
     case at::kComplexFloat:
-      return ElementType{common::DType::kFloat32, 2};
+      return {common::DType::kFloat32, 2};
     case at::kComplexDouble:
-      return ElementType{common::DType::kFloat64, 2};
+      return {common::DType::kFloat64, 2};
     case at::kComplexHalf:
-      return ElementType{common::DType::kFloat16, 2};
+      return {common::DType::kFloat16, 2};
     default:
-      return std::nullopt;
+      return {common::DType::kFloat32, 0};
   }
 }
 
@@ -79,6 +79,38 @@ bool overlaps_itself(const at::Tensor& tensor) {
   return false;
 }
 
+// A list of small tensors is spread all over the memory, and most of the time goes into waiting for
+// what describes them: so many tensors before one is looked at, its memory is asked for.
+constexpr std::size_t kAhead = 8;
+
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+void prefetch(const void* object) {
+#if defined(__GNUC__)
+  __builtin_prefetch(object);
+  __builtin_prefetch(static_cast<const char*>(object) + 56);  // objects may begin late in a line
+#endif
+}
+
+/// tensor.mutable_data_ptr() without a virtual call; like that it gives a copy-on-write tensor
+/// memory of its own. For strided tensors that are not empty.
+void* mutable_data_of(const at::Tensor& tensor, c10::ScalarType dtype) {
+  c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (storage == nullptr) {
+    return tensor.mutable_data_ptr();  // throws
+  }
+  const auto offset = tensor.storage_offset() * static_cast<int64_t>(c10::elementSize(dtype));
+  return static_cast<char*>(storage->mutable_data()) + offset;
+}
+
+/// Of two tensors with gaps, whose copies have addresses of their own.
+bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && a.scalar_type() == b.scalar_type() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
 }  // namespace
 
 void check_gradient(const at::Tensor& grad, std::size_t index) {
@@ -86,7 +118,7 @@ void check_gradient(const at::Tensor& grad, std::size_t index) {
       grad.layout() == at::kStrided, "torchamp::unscale_ not implemented for layout ",
       grad.layout(), " (gradient ", index, "): hand in the values of a sparse gradient instead");
   TORCH_CHECK_NOT_IMPLEMENTED(
-      element_type(grad.scalar_type()), "torchamp::unscale_ not implemented for '",
+      element_type(grad.scalar_type()).per_element != 0, "torchamp::unscale_ not implemented for '",
       grad.scalar_type(), "' (gradient ", index, "): gradients must be floating-point or complex");
   TORCH_CHECK(grad.is_non_overlapping_and_dense() || grad.numel() == 0 || !overlaps_itself(grad),
               "torchamp: gradient ", index, " of shape ", grad.sizes(), " and strides ",
@@ -97,26 +129,38 @@ void check_gradient(const at::Tensor& grad, std::size_t index) {
 
 GradientList::GradientList(at::TensorList grads) : table_(grads.size()) {
   for (const auto i : c10::irange(grads.size())) {
-    check_gradient(grads[i], i);
-    add(grads[i]);
+    if (i + 2 * kAhead < grads.size()) {
+      prefetch(grads[i + 2 * kAhead].unsafeGetTensorImpl());
+      prefetch(storage_of(grads[i + kAhead]));
+    }
+    const at::Tensor& grad = grads[i];
+    const c10::ScalarType dtype = grad.scalar_type();
+    const ElementType type = element_type(dtype);
+    if (type.per_element == 0 || grad.layout() != at::kStrided ||
+        !grad.is_non_overlapping_and_dense()) {
+      add_unusual(grad, i);
+    } else if (const int64_t numel = grad.numel(); numel != 0) {
+      table_.add(mutable_data_of(grad, dtype), numel * type.per_element, type.dtype);
+    }
   }
 }
 
-void GradientList::add(const at::Tensor& grad) {
-  const ElementType type = *element_type(grad.scalar_type());
-  const int64_t numel = grad.numel() * type.per_element;
-  if (numel == 0) {
-    return;
-  }
-  if (grad.is_non_overlapping_and_dense()) {
-    table_.add(grad.mutable_data_ptr(), numel, type.dtype);
-  } else {
+void GradientList::add_unusual(const at::Tensor& grad, std::size_t index) {
+  check_gradient(grad, index);
+  const bool known = std::any_of(gapped_.begin(), gapped_.end(), [&grad](const auto& other) {
+    return is_same_view(other.first, grad);
+  });
+  if (grad.numel() != 0 && !known) {
+    const ElementType type = element_type(grad.scalar_type());
     gapped_.emplace_back(grad, grad.contiguous());
-    table_.add(gapped_.back().second.mutable_data_ptr(), numel, type.dtype);
+    table_.add(gapped_.back().second.mutable_data_ptr(), grad.numel() * type.per_element,
+               type.dtype);
   }
 }
 
 void GradientList::write_back() const {
+  // As for dense tensors: no autograd, and version counters stay.
+  const at::AutoDispatchBelowADInplaceOrView data_only;
   for (const auto& [grad, dense] : gapped_) {
     grad.copy_(dense);
   }

@@ -29,7 +29,8 @@ class GradientList {
   void write_back() const;
 
  private:
-  void add(const at::Tensor& grad);
+  /// Anything but a dense tensor of a dtype that is known.
+  void add_unusual(const at::Tensor& grad, std::size_t index);
 
   common::ChunkTable table_;
   std::vector<std::pair<at::Tensor, at::Tensor>> gapped_;  // the tensor, its dense copy

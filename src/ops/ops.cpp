@@ -8,6 +8,9 @@ TORCH_LIBRARY(torchamp, m) {
       "unscale_(Tensor(a!)[] grads, Tensor(b!) found_inf, Tensor scale, "
       "bool scale_is_inverse=False) -> ()");
   m.def(
+      "clip_grad_norm_(Tensor(a!)[] grads, Tensor(b!) found_inf, Tensor? scale, float max_norm) "
+      "-> Tensor");
+  m.def(
       "update_scale_(Tensor(a!) scale, Tensor(b!) growth_tracker, Tensor[] found_infs, "
       "float growth_factor, float backoff_factor, int growth_interval) -> ()");
 }
@@ -19,6 +22,7 @@ namespace {
 // conjugation and negation, so views that carry those as a bit need not be resolved.
 void register_fallthroughs(torch::Library& m) {
   m.impl("unscale_", torch::CppFunction::makeFallthrough());
+  m.impl("clip_grad_norm_", torch::CppFunction::makeFallthrough());
   m.impl("update_scale_", torch::CppFunction::makeFallthrough());
 }
 
@@ -36,6 +40,14 @@ void unscale_(at::TensorList grads, const at::Tensor& found_inf, const at::Tenso
                              .findSchemaOrThrow("torchamp::unscale_", "")
                              .typed<decltype(unscale_)>();
   op.call(grads, found_inf, scale, scale_is_inverse);
+}
+
+at::Tensor clip_grad_norm_(at::TensorList grads, const at::Tensor& found_inf,
+                           const std::optional<at::Tensor>& scale, double max_norm) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("torchamp::clip_grad_norm_", "")
+                             .typed<decltype(clip_grad_norm_)>();
+  return op.call(grads, found_inf, scale, max_norm);
 }
 
 void update_scale_(const at::Tensor& scale, const at::Tensor& growth_tracker,

@@ -1,6 +1,7 @@
 #include <torch/torch.h>
 #include <torchamp/torchamp.h>
 
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -211,6 +212,64 @@ TEST_CASE("Gradients can be changed between unscale_ and step", "[grad_scaler]")
   toy.p.mutable_grad() = torch::zeros({4});
   scaler.step(toy.optimizer);
   CHECK(torch::allclose(toy.p.detach(), torch::full({4}, 0.5f), 1e-5, 1e-5));
+}
+
+TEST_CASE("K36: clip_grad_norm_ unscales and clips in one call", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(1024));
+  CHECK_THROWS_AS(scaler.clip_grad_norm_(toy.optimizer, 1), c10::Error);
+  toy.backward(scaler, 10);
+  CHECK(scaler.clip_grad_norm_(toy.optimizer, 1).item<double>() == Approx(20));
+  CHECK(torch::allclose(toy.p.grad(), torch::full({4}, 0.5f)));
+  CHECK_THROWS_AS(scaler.unscale_(toy.optimizer), c10::Error);
+  CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
+  CHECK_THROWS_AS(scaler.clip_grad_norm_(toy.optimizer, 1), c10::Error);
+  scaler.update();
+  CHECK(torch::allclose(toy.p.detach(), torch::full({4}, 0.5f)));
+}
+
+TEST_CASE("clip_grad_norm_ after unscale_ only clips", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(1024));
+  toy.backward(scaler, 10);
+  scaler.unscale_(toy.optimizer);
+  CHECK(scaler.clip_grad_norm_(toy.optimizer, 1).item<double>() == Approx(20));
+  CHECK(torch::allclose(toy.p.grad(), torch::full({4}, 0.5f)));
+  CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
+}
+
+TEST_CASE("K37: an overflow in clip_grad_norm_ leaves gradients and skips", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(8));
+  toy.backward(scaler);
+  toy.p.mutable_grad()[1] = kInf;
+  const auto before = toy.p.grad().clone();
+  scaler.clip_grad_norm_(toy.optimizer, 1);
+  CHECK(torch::equal(toy.p.grad(), before));
+  CHECK(scaler.step(toy.optimizer) == StepResult::skipped);
+  scaler.update();
+  CHECK(scaler.get_scale() == 4);
+  CHECK(toy.holds(1));
+}
+
+TEST_CASE("clip_grad_norm_ of a disabled scaler clips, without gradients the norm is 0",
+          "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(GradScalerOptions().enabled(false));
+  CHECK(scaler.clip_grad_norm_(toy.optimizer, 1).item<double>() == 0);
+  toy.backward(scaler, 10);
+  CHECK(scaler.clip_grad_norm_(toy.optimizer, 1).item<double>() == Approx(20));
+  CHECK(torch::allclose(toy.p.grad(), torch::full({4}, 0.5f)));
+}
+
+TEST_CASE("clip_grad_norm_ sums what a sparse gradient has twice", "[grad_scaler]") {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(3, 1).sparse(true));
+  torch::optim::SGD optimizer(embedding->parameters(), 1);
+  GradScaler scaler(scale_of(8));
+  scaler.scale(embedding(torch::tensor({1, 1, 1, 2})).sum()).backward();
+  const double norm = scaler.clip_grad_norm_(optimizer, 1).item<double>();
+  CHECK(norm == Approx(std::sqrt(9.0 + 1.0)));
+  CHECK(embedding->weight.grad().to_dense()[1].item<float>() == Approx(3 / norm));
 }
 
 TEST_CASE("A parameter group added later is unscaled too", "[grad_scaler]") {

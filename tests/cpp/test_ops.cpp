@@ -3,8 +3,10 @@
 #include <torchamp/ops.h>
 
 #include <array>
+#include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -401,6 +403,157 @@ TEST_CASE("update_scale_ refuses bad arguments", "[ops]") {
 
 namespace {
 
+struct Clipped {
+  double norm;
+  bool overflow;
+};
+
+Clipped clip(at::TensorList grads, std::optional<float> scale, double max_norm) {
+  const auto found_inf = scalar(0);
+  const auto norm = torchamp::clip_grad_norm_(
+      grads, found_inf, scale ? std::optional(scalar(*scale)) : std::nullopt, max_norm);
+  CHECK(norm.scalar_type() == at::kDouble);
+  return {norm.item<double>(), found_inf.item<float>() != 0.0f};
+}
+
+double norm_of(at::TensorList grads, double inverse) {
+  long double sum = 0;
+  for (const auto& grad : grads) {
+    const auto flat = (grad.is_complex() ? torch::view_as_real(grad) : grad)
+                          .to(at::kDouble)
+                          .contiguous()
+                          .view(-1);
+    for (int64_t i = 0; i < flat.numel(); ++i) {
+      const long double value = flat.const_data_ptr<double>()[i];
+      sum += value * value;
+    }
+  }
+  return static_cast<double>(std::sqrt(sum) * static_cast<long double>(inverse));
+}
+
+std::vector<torch::Tensor> cloned(at::TensorList tensors) {
+  std::vector<torch::Tensor> clones;
+  for (const auto& tensor : tensors) {
+    clones.push_back(tensor.clone());
+  }
+  return clones;
+}
+
+}  // namespace
+
+TEST_CASE("K36: clip_grad_norm_ gives the norm of the true gradients and clips to it", "[ops]") {
+  const auto a = torch::full({1}, 3.0f * 8);
+  const auto b = torch::full({1}, 4.0f * 8);
+  const auto result = clip({a, b}, 8.0f, 1);
+  CHECK(result.norm == Approx(5).epsilon(1e-9));
+  CHECK_FALSE(result.overflow);
+  CHECK(a.item<float>() == Approx(0.6).epsilon(1e-6));
+  CHECK(b.item<float>() == Approx(0.8).epsilon(1e-6));
+}
+
+TEST_CASE("clip_grad_norm_ equals unscaling and clipping one after the other", "[ops]") {
+  torch::manual_seed(17);
+  for (const auto dtype : kDtypes) {
+    for (const double max_norm : {0.0, 0.5, 1e9, static_cast<double>(kInf)}) {
+      std::vector<torch::Tensor> grads;
+      for (const int64_t numel : {1, 0, 1000, 16384, 16390}) {
+        grads.push_back(random({numel}, dtype));
+      }
+      const auto expected_norm = norm_of(grads, 0.25);
+      const double coefficient = std::min(1.0, max_norm / (expected_norm + 1e-6));
+      const auto before = cloned(grads);
+      const auto result = clip(grads, 4.0f, max_norm);
+      INFO(dtype << " to " << max_norm);
+      CHECK(result.norm == Approx(expected_norm).epsilon(1e-9));
+      const bool half = at::elementSize(at::toRealValueType(dtype)) == 2;
+      for (std::size_t i = 0; i < grads.size(); ++i) {
+        const auto wide = at::isComplexType(dtype) ? at::kComplexDouble : at::kDouble;
+        CHECK(torch::allclose(grads[i].to(wide), before[i].to(wide) * (0.25 * coefficient),
+                              half ? 1e-2 : 1e-6, half ? 1e-6 : 0));
+      }
+    }
+  }
+}
+
+TEST_CASE("A tensor that is in the list twice counts once in the norm", "[ops]") {
+  const auto dense = torch::full({1}, 3.0f);
+  const auto rows = torch::zeros({4, 4}).slice(1, 0, 2);
+  rows[0][0] = 4;
+  CHECK(clip({dense, rows, dense.view({1, 1}), rows}, std::nullopt, 100).norm == 5);
+}
+
+TEST_CASE("Without a scale clip_grad_norm_ only clips", "[ops]") {
+  const auto grad = torch::tensor({3.0f, 4.0f});
+  CHECK(clip({grad}, std::nullopt, 10).norm == 5);
+  CHECK(torch::equal(grad, torch::tensor({3.0f, 4.0f})));
+  CHECK(clip({grad}, std::nullopt, 2.5).norm == 5);
+  CHECK(torch::allclose(grad, torch::tensor({1.5f, 2.0f})));
+}
+
+TEST_CASE("K37: after an overflow clip_grad_norm_ leaves gradients as they were", "[ops]") {
+  for (const float bad : {kInf, kNaN}) {
+    const auto grads = std::vector{torch::full({3}, 2.0f), torch::full({2}, bad)};
+    const auto before = cloned(grads);
+    const auto result = clip(grads, 8.0f, 1);
+    CHECK(result.overflow);
+    CHECK_FALSE(std::isfinite(result.norm));
+    CHECK(same(grads[0], before[0]));
+    CHECK(same(grads[1], before[1]));
+  }
+  const auto grad = torch::full({3}, 1e36f);
+  CHECK(clip({grad}, 0x1p-10f, 1).overflow);
+  CHECK(torch::equal(grad, torch::full({3}, 1e36f)));
+}
+
+TEST_CASE("Squares that overflow or vanish in float do not spoil the norm", "[ops]") {
+  for (const float value : {1e30f, 3e38f, 1e-30f, 1e-42f}) {
+    const auto grad = torch::full({100}, value);
+    const auto before = grad.clone();
+    const auto result = clip({grad}, 1.0f, 1);
+    CHECK(result.norm == Approx(static_cast<double>(value) * 10).epsilon(1e-6));
+    CHECK_FALSE(result.overflow);
+    if (value > 1) {
+      CHECK(torch::allclose(grad, torch::full({100}, 0.1f), 1e-5));
+    } else {
+      CHECK(torch::equal(grad, before));
+    }
+  }
+  for (const double value : {1e200, 1e-200, 1e-320}) {
+    const auto grad = torch::full({100}, value, at::kDouble);
+    CHECK(clip({grad}, 1.0f, 1e300).norm == Approx(value * 10).epsilon(1e-3));
+  }
+  const auto huge = torch::full({4}, 1e200, at::kDouble);
+  clip({huge}, 1.0f, 1);
+  CHECK(torch::allclose(huge, torch::full({4}, 0.5, at::kDouble), 1e-6));
+}
+
+TEST_CASE("The thread count does not change a bit of the norm", "[ops]") {
+  torch::manual_seed(19);
+  std::vector<torch::Tensor> grads;
+  for (const int64_t numel : {100000, 3, 70000, 16384, 1, 200000}) {
+    grads.push_back(torch::randn({numel}));
+  }
+  const int threads = at::get_num_threads();
+  std::vector<double> norms;
+  for (const int count : {1, 2, 3, 4}) {
+    at::set_num_threads(count);
+    norms.push_back(clip(cloned(grads), 3.0f, 1).norm);
+  }
+  at::set_num_threads(threads);
+  CHECK(norms == std::vector<double>(4, norms.front()));
+}
+
+TEST_CASE("clip_grad_norm_ refuses what unscale_ refuses, and a negative limit", "[ops]") {
+  const auto grad = torch::full({2}, 4.0f);
+  CHECK_THROWS_AS(clip({grad}, 2.0f, -1), c10::Error);
+  CHECK_THROWS_AS(clip({grad}, 2.0f, kNaN), c10::Error);
+  CHECK_THROWS_AS(clip({grad, torch::ones({1}).expand({5})}, 2.0f, 1), c10::Error);
+  CHECK(torch::equal(grad, torch::full({2}, 4.0f)));
+  CHECK(clip({}, 2.0f, 1).norm == 0);
+}
+
+namespace {
+
 // A backend without kernels of ours: what its entry in the dispatch table does to CPU tensors.
 const c10::DispatchKeySet kNoKernel(c10::DispatchKey::XPU);
 
@@ -433,6 +586,23 @@ TEST_CASE("The fallback for other devices gives the same results", "[ops]") {
   }
   CHECK(unscale_by_fallback({torch::full({3}, 1e36f)}, 0x1p-10f));
   CHECK_THROWS_AS(unscale_by_fallback({torch::ones({1}).expand({5})}, 2), c10::Error);
+
+  const auto clip_by_fallback = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow("torchamp::clip_grad_norm_", "")
+                                    .typed<decltype(torchamp::clip_grad_norm_)>();
+  for (const auto dtype : kDtypes) {
+    const auto grads = std::vector{torch::full({2}, 24.0f).to(dtype), torch::ones({0})};
+    const auto flag = scalar(0);
+    const auto norm = clip_by_fallback.redispatch(kNoKernel, grads, flag, scalar(8), 1);
+    CHECK(norm.item<double>() == Approx(3 * std::sqrt(2.0)));
+    CHECK(torch::allclose(torch::abs(grads[0]).to(at::kDouble),
+                          torch::full({2}, std::sqrt(0.5), at::kDouble), 1e-2));
+    grads[0][1] = kInf;
+    const auto before = grads[0].clone();
+    clip_by_fallback.redispatch(kNoKernel, grads, flag, scalar(8), 1);
+    CHECK(flag.item<float>() == 1.0f);
+    CHECK(same(grads[0], before));
+  }
 
   const auto scale = scalar(4);
   const auto tracker = torch::full({}, 7, at::kInt);

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
+import sys
+import types
 import warnings
-from collections import defaultdict
+import weakref
+from collections import abc, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.amp.grad_scaler import OptState, _MultiDeviceReplicator, _refresh_per_optimizer_state
+from torch.amp.grad_scaler import (
+    OptState,
+    _refresh_per_optimizer_state,
+)
+from torch.amp.grad_scaler import (
+    _MultiDeviceReplicator as _MultiDeviceReplicator,  # a name of stock's module
+)
 
 from torchamp import _C
 
 __all__ = ["GradScaler", "OptState", "load_state"]
 
 _STATE_KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+_SMALLEST_SCALE = 2.0**-149  # float32, subnormal
+_LARGEST_SCALE = torch.finfo(torch.float32).max
+_NEVER = 2**63 - 1
+# Looking one up in its class is as long as several of the other things that a step does.
+_READY, _UNSCALED, _STEPPED = OptState
+
+_known_steps: weakref.WeakKeyDictionary[types.FunctionType, bool] = weakref.WeakKeyDictionary()
 
 
 def load_state(path: str | os.PathLike[str]) -> dict[str, float | int]:
@@ -29,16 +47,67 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, float | int]:
 
 def _check_options(init_scale: float, growth_factor: float, backoff_factor: float) -> None:
     """Refuse what would corrupt parameters sooner or later; AssertionError where stock has it."""
-    if not (math.isfinite(init_scale) and init_scale > 0.0):
-        raise ValueError(f"init_scale must be positive and finite, got {init_scale}.")
+    if not _SMALLEST_SCALE <= init_scale <= _LARGEST_SCALE:
+        raise ValueError(f"init_scale must be positive and finite in float32, got {init_scale}.")
     if growth_factor <= 1.0:
-        raise AssertionError(f"The growth factor must be > 1.0, got {growth_factor}.")
+        raise AssertionError(f"The growth factor must be > 1.0, got growth_factor={growth_factor}.")
     if not math.isfinite(growth_factor):
         raise ValueError(f"growth_factor must be finite, got {growth_factor}.")
     if backoff_factor >= 1.0:
-        raise AssertionError(f"The backoff factor must be < 1.0, got {backoff_factor}.")
+        raise AssertionError(
+            f"The backoff factor must be < 1.0, got backoff_factor={backoff_factor}."
+        )
     if not backoff_factor > 0.0:
         raise ValueError(f"backoff_factor must be above 0, got {backoff_factor}.")
+
+
+def _is_available(device: str) -> bool:
+    """Whether the device can be there at all. Warns at the user's line if not."""
+    if device != "cuda" or not torch.cuda.amp.common.amp_definitely_not_available():
+        return True
+    warnings.warn(
+        "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.",
+        stacklevel=_user_stacklevel(),
+    )
+    return False
+
+
+def _user_stacklevel() -> int:
+    """The ``stacklevel`` with which the caller's warning points outside of this package."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("torchamp."):
+        level += 1
+        frame = frame.f_back
+    return level
+
+
+def _takes_grad_scaler(step: Callable[..., Any]) -> bool:
+    """Whether an optimizer's step has a parameter named grad_scaler; found out once a function."""
+    function = getattr(step, "__func__", step)
+    if not isinstance(function, types.FunctionType):
+        return "grad_scaler" in inspect.signature(step).parameters
+    known = _known_steps.get(function)
+    if known is None:
+        known = _known_steps[function] = "grad_scaler" in inspect.signature(step).parameters
+    return known
+
+
+def _clip_by_stock(optimizer: torch.optim.Optimizer, max_norm: float) -> torch.Tensor:
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    return torch.nn.utils.clip_grad_norm_(params, max_norm)
+
+
+def _any_flag(
+    found_inf_per_device: dict[torch.device, torch.Tensor], device: torch.device
+) -> torch.Tensor | int:
+    """One flag for all devices, as stock's sum of them; 0 without any.
+
+    Exactly 0 or 1: fused optimizers skip at 1 only, and step on infinite gradients at 2.
+    """
+    flags = [flag.to(device, non_blocking=True) for flag in found_inf_per_device.values()]
+    total = sum(flags)
+    return total.clamp(max=1.0) if len(flags) > 1 else total
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -75,26 +144,68 @@ class GradScaler(torch.amp.GradScaler):
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
-        super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
-        if self._enabled:
+        if enabled and not _is_available(device):
+            enabled = False
+        if enabled:
             _check_options(init_scale, growth_factor, backoff_factor)
+        super().__init__(
+            device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
+        )
 
+    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
+        if self._growth_tracker is not None:
+            raise AssertionError("_growth_tracker initialized before _scale")
+        self._scale = torch.full((), self._init_scale, dtype=torch.float32, device=dev)
+        self._growth_tracker = torch.full(
+            (), self._init_growth_tracker, dtype=torch.int32, device=dev
+        )
+
+    # In Python, and not by a call of stock's: torch.compile(fullgraph=True) traces neither that nor
+    # compiled code.
     def scale(self, outputs: Any) -> Any:
         """Multiply outputs (a tensor, or nested iterables of tensors) by the scale.
 
-        Does not synchronise. Raises TypeError for a mapping: stock would scale its keys.
+        Does not synchronise. Raises TypeError for a mapping (stock would scale its keys) and
+        ValueError for what is neither a tensor nor iterable.
         """
         if self._failed_steps:
             self._forget_failed_steps()
-        if isinstance(outputs, dict) and self._enabled:
-            raise TypeError("outputs must be a Tensor or an iterable of Tensors, not a mapping: scale its values.")
-        return super().scale(outputs)
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, torch.Tensor):
+            device = outputs.device
+            if self._scale is None:
+                self._lazy_init_scale_growth_tracker(device)
+            scale = self._scale
+            return outputs * (
+                scale if scale.device == device else scale.to(device, non_blocking=True)
+            )
+        return self._scale_nested(outputs, {})
+
+    def _scale_nested(self, outputs: Any, scales: dict[torch.device, torch.Tensor]) -> Any:
+        """``scales`` holds one copy of the scale for each device met so far."""
+        if isinstance(outputs, torch.Tensor):
+            device = outputs.device
+            if device not in scales:
+                if self._scale is None:
+                    self._lazy_init_scale_growth_tracker(device)
+                scales[device] = self._scale.to(device=device, non_blocking=True, copy=True)
+            return outputs * scales[device]
+        if isinstance(outputs, abc.Mapping):
+            raise TypeError(
+                "outputs must be a Tensor or an iterable of Tensors, not a mapping: scale its "
+                "values."
+            )
+        if isinstance(outputs, abc.Iterable):
+            scaled = map(functools.partial(self._scale_nested, scales=scales), outputs)
+            return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
+        raise ValueError("outputs must be a Tensor or an iterable of Tensors")
 
     def _forget_failed_steps(self) -> None:
         """A new iteration began without another try of the failed steps."""
         for key in self._failed_steps:
             self._per_optimizer_states.pop(key, None)
-        self._failed_steps = frozenset()
+        del self._failed_steps  # back to the class's empty one: pickled state is stock's
 
     def _unscale_grads_(
         self,
@@ -108,59 +219,110 @@ class GradScaler(torch.amp.GradScaler):
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         return found
 
+    def _unscales_by_core(self) -> bool:
+        """Whether no override of ``_unscale_grads_`` wants to see inverse scale and flag."""
+        return (
+            type(self)._unscale_grads_ is GradScaler._unscale_grads_
+            and "_unscale_grads_" not in self.__dict__
+        )
+
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the optimizer's gradients by the scale, in place, and remember overflows.
 
-        Call it once an iteration, after all backward passes. Does not synchronise. Raises
-        AssertionError before the first ``scale``, RuntimeError after ``unscale_`` or ``step`` of this
-        optimizer in the same iteration, ValueError for float16 gradients.
+        Call it once an iteration, after all backward passes. Does not synchronise.
+
+        Raises AssertionError before the first ``scale``, RuntimeError after ``unscale_`` or
+        ``step`` of this optimizer in the same iteration, ValueError for float16 gradients.
         """
         if not self._enabled:
             return
         scale, _ = self._check_scale_growth_tracker("unscale_")
         state = self._per_optimizer_states[id(optimizer)]
-        if state["stage"] is OptState.UNSCALED:
+        if state["stage"] is _UNSCALED:
             raise RuntimeError(
                 "unscale_() has already been called on this optimizer since the last update(). "
                 "Call update() once every optimizer has stepped."
             )
-        if state["stage"] is OptState.STEPPED:
+        if state["stage"] is _STEPPED:
             raise RuntimeError(
                 "unscale_() is being called after step(). Call it before step(), and update() once "
                 "every optimizer has stepped."
             )
         found = None
-        if type(self)._unscale_grads_ is GradScaler._unscale_grads_:
-            # The inverse and the flags are made by the core; a subclass wants them as arguments.
+        if self._unscales_by_core():
             found = _C.unscale_gradients(optimizer.param_groups, scale)
-        if found is None:
-            found = self._unscale_grads_(
-                optimizer, scale.double().reciprocal().float(), torch.zeros_like(scale), False
-            )
+        if found is None:  # gradients that are not plain, or an override that wants to see them
+            super().unscale_(optimizer)
+            return
         state["found_inf_per_device"] = found
-        state["stage"] = OptState.UNSCALED
+        state["stage"] = _UNSCALED
+
+    def clip_grad_norm_(self, optimizer: torch.optim.Optimizer, max_norm: float) -> torch.Tensor:
+        """Unscale the gradients unless ``unscale_`` did, and clip their 2-norm to ``max_norm``.
+
+        One fused job in place of ``unscale_`` and ``torch.nn.utils.clip_grad_norm_``. After an
+        overflow, which ``step`` then skips, gradients are left as they were. A disabled scaler
+        clips too. Gradients that are not plain are unscaled and clipped by stock's functions.
+
+        Returns the norm of the true gradients before clipping, 0-dim, on their device: float64
+        (what stock gives if gradients are not plain). Does not synchronise.
+
+        Raises ValueError for a negative ``max_norm``; otherwise as ``unscale_``, but may follow it.
+        """
+        max_norm = float(max_norm)
+        if not max_norm >= 0.0:
+            raise ValueError(f"max_norm must not be negative, got {max_norm}.")
+        if not self._enabled:
+            clipped = _C.clip_gradients(optimizer.param_groups, None, max_norm, {}, True)
+            return _clip_by_stock(optimizer, max_norm) if clipped is None else clipped[0]
+        scale, _ = self._check_scale_growth_tracker("clip_grad_norm_")
+        state = self._per_optimizer_states[id(optimizer)]
+        if state["stage"] is _STEPPED:
+            raise RuntimeError(
+                "clip_grad_norm_() is being called after step(). Call it before step(), and "
+                "update() once every optimizer has stepped."
+            )
+        if state["stage"] is _READY and type(self).unscale_ is not GradScaler.unscale_:
+            self.unscale_(optimizer)  # an override: it may share the flags between processes
+        unscaled = state["stage"] is _UNSCALED
+        clipped = None
+        if unscaled or self._unscales_by_core():
+            clipped = _C.clip_gradients(
+                optimizer.param_groups,
+                None if unscaled else scale,
+                max_norm,
+                state["found_inf_per_device"] if unscaled else {},
+            )
+        if clipped is None:
+            if not unscaled:
+                self.unscale_(optimizer)
+            return _clip_by_stock(optimizer, max_norm)
+        norm, state["found_inf_per_device"] = clipped
+        state["stage"] = _UNSCALED
+        return norm
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale gradients unless ``unscale_`` did, then step if all of them are finite.
 
-        Returns what ``optimizer.step(*args, **kwargs)`` returns, None if it was skipped. Synchronises
-        with each device of the parameters, except for optimizers that handle the scale themselves
-        (``fused=True`` Adam, AdamW, SGD).
+        Returns what ``optimizer.step(*args, **kwargs)`` returns, None if it was skipped.
+        Synchronises with each device of the parameters, except for optimizers that handle the
+        scale themselves (``fused=True`` Adam, AdamW, SGD).
 
-        Raises RuntimeError for a closure (it would see scaled gradients) and when called twice in an
-        iteration, AssertionError before the first ``scale`` and if no parameter has a gradient. If
-        the optimizer raises, its step may be tried again, or the next iteration begun with ``scale``.
+        Raises RuntimeError for a closure (it would see scaled gradients) and when called twice in
+        an iteration, AssertionError before the first ``scale`` and if no parameter has a gradient.
+        If the optimizer raises, its step may be tried again, or the next iteration begun with
+        ``scale``.
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or (args and callable(args[0])):
             raise RuntimeError(
-                "Closure use is not currently supported if GradScaler is enabled: the closure would train on "
-                "scaled gradients."
+                "Closure use is not currently supported if GradScaler is enabled: the closure "
+                "would train on scaled gradients."
             )
         self._check_scale_growth_tracker("step")
         state = self._per_optimizer_states[id(optimizer)]
-        if state["stage"] is OptState.STEPPED:
+        if state["stage"] is _STEPPED:
             raise RuntimeError(
                 "step() has already been called since the last update(). "
                 "Call update() once every optimizer has stepped."
@@ -169,7 +331,7 @@ class GradScaler(torch.amp.GradScaler):
             result = self._step_with_scaling_optimizer(optimizer, state, args, kwargs)
         else:
             result = self._step_if_finite(optimizer, state, args, kwargs)
-        state["stage"] = OptState.STEPPED
+        state["stage"] = _STEPPED
         return result
 
     def _step_if_finite(
@@ -179,13 +341,13 @@ class GradScaler(torch.amp.GradScaler):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        if state["stage"] is OptState.READY:
+        if state["stage"] is _READY:
             self.unscale_(optimizer)
         if not state["found_inf_per_device"]:
             raise AssertionError(
-                "No inf checks were recorded for this optimizer: none of its parameters has a gradient. "
-                "Are they frozen, was the loss detached, or was the optimizer made before the model was "
-                "moved or its parameters replaced?"
+                "No inf checks were recorded for this optimizer: none of its parameters has a "
+                "gradient. Are they frozen, was the loss detached, or was the optimizer made "
+                "before the model was moved or its parameters replaced?"
             )
         try:
             return self._maybe_opt_step(optimizer, state, *args, **kwargs)
@@ -205,38 +367,41 @@ class GradScaler(torch.amp.GradScaler):
         It is always called and reads ``optimizer.grad_scale`` (None if gradients were unscaled
         already) and ``optimizer.found_inf``. Older ones take the scaler as an argument instead.
         """
-        if "grad_scaler" in inspect.signature(optimizer.step).parameters:
+        if _takes_grad_scaler(optimizer.step):
             warnings.warn(
-                "GradScaler is going to stop passing itself as a keyword argument to the passed optimizer. It "
-                "will set `optimizer.grad_scale` and `optimizer.found_inf` instead.",
+                "GradScaler is going to stop passing itself as a keyword argument to the passed "
+                "optimizer. It will set `optimizer.grad_scale` and `optimizer.found_inf` instead.",
                 FutureWarning,
                 stacklevel=3,
             )
-            return optimizer.step(*args, **kwargs, grad_scaler=self)
-        if state["stage"] is OptState.READY:
+            return optimizer.step(*args, **{**kwargs, "grad_scaler": self})
+        if state["stage"] is _READY:
             self._check_inf_per_device(optimizer)
         scale = self._get_scale_async()
         if scale is None:
             raise AssertionError("_get_scale_async returned None")
-        flags = state["found_inf_per_device"].values()
-        user_scale = getattr(optimizer, "grad_scale", None)
-        if state["stage"] is OptState.UNSCALED:
-            optimizer.grad_scale = user_scale
+        users = {"grad_scale": optimizer.grad_scale} if hasattr(optimizer, "grad_scale") else {}
+        if state["stage"] is _UNSCALED:
+            optimizer.grad_scale = users.get("grad_scale")
         else:
-            optimizer.grad_scale = scale if user_scale is None else scale * user_scale
-        optimizer.found_inf = sum(flag.to(scale.device, non_blocking=True) for flag in flags)
+            optimizer.grad_scale = scale * users["grad_scale"] if users else scale
+        optimizer.found_inf = _any_flag(state["found_inf_per_device"], scale.device)
         try:
-            return optimizer.step(*args, **kwargs)
-        finally:
-            del optimizer.grad_scale
-            del optimizer.found_inf
+            result = optimizer.step(*args, **kwargs)
+        except BaseException:
+            # As it was, to be tried again: a scale left behind would be multiplied in twice.
+            del optimizer.grad_scale, optimizer.found_inf
+            vars(optimizer).update(users)
+            raise
+        del optimizer.grad_scale, optimizer.found_inf
+        return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """End the iteration: adapt the scale to what ``step`` found, or set it to ``new_scale``.
 
-        ``new_scale`` is a number or a tensor of one element on a device of the scaler's type. Does not
-        synchronise. Raises AssertionError before the first ``scale``, if no gradients were checked since the last
-        ``update``, and for an unfit tensor.
+        ``new_scale`` is a number or a tensor of one element on a device of the scaler's type. Does
+        not synchronise. Raises AssertionError before the first ``scale``, if no gradients were
+        checked since the last ``update``, and for an unfit tensor.
         """
         if not self._enabled:
             return
@@ -251,8 +416,8 @@ class GradScaler(torch.amp.GradScaler):
             ]
             if not found_infs:
                 raise AssertionError(
-                    "No inf checks were recorded prior to update. Call step() or unscale_() for an optimizer "
-                    "whose parameters have gradients first."
+                    "No inf checks were recorded prior to update. Call step() or unscale_() for an "
+                    "optimizer whose parameters have gradients first."
                 )
             updated = _C.update_scale(
                 scale,
@@ -260,19 +425,24 @@ class GradScaler(torch.amp.GradScaler):
                 found_infs,
                 self._growth_factor,
                 self._backoff_factor,
-                self._growth_interval,
+                # Stock's counter never equals 0 or less; ours is always above.
+                self._growth_interval if self._growth_interval > 0 else _NEVER,
             )
             if not updated:
                 super().update()
         self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
         if self._failed_steps:
-            self._failed_steps = frozenset()
+            del self._failed_steps
 
     def _set_scale(self, scale: torch.Tensor, new_scale: float | torch.Tensor) -> None:
         if isinstance(new_scale, (int, float)):
             scale.fill_(new_scale)
             return
-        if new_scale.device.type != self._device or new_scale.numel() != 1 or new_scale.requires_grad:
+        if (
+            new_scale.device.type != self._device
+            or new_scale.numel() != 1
+            or new_scale.requires_grad
+        ):
             raise AssertionError(
                 "new_scale should be a number or a 1-element tensor on a device of type "
                 f"{self._device!r} with requires_grad=False, got a tensor of shape "

@@ -22,7 +22,7 @@ namespace torchamp::common {
 /// must not depend on the number of threads.
 inline constexpr int64_t kChunkSize = 16384;
 
-/// One tensor of the list. 24 bytes, so that 1364 of them fit into a CUDA kernel's parameters.
+/// One tensor of the list. 24 bytes, so that 1360 of them fit into a CUDA kernel's parameters.
 struct ChunkEntry {
   void* data;
   int64_t numel;
@@ -55,7 +55,25 @@ class ChunkTable {
   explicit ChunkTable(std::size_t max_tensors);
 
   /// Adds `numel` elements at `data`. False if the tensor was left out.
-  bool add(void* data, int64_t numel, DType dtype);
+  bool add(void* data, int64_t numel, DType dtype) {
+    if (numel == 0) {
+      return false;
+    }
+    const std::size_t slot = hash(data) & mask_;
+    if (slots_[slot] == 0) {
+      slots_[slot] = static_cast<uint32_t>(entries_.size()) + 1;
+    } else if (!take_later_slot(slot, data, numel, dtype)) {
+      return false;
+    }
+    const int64_t chunks = chunks_in(numel);
+    if (chunks > INT32_MAX - static_cast<int64_t>(num_chunks_)) {
+      throw_too_long();
+    }
+    entries_.push_back({data, numel, num_chunks_, dtype});
+    num_chunks_ += static_cast<uint32_t>(chunks);
+    num_elements_ += numel;
+    return true;
+  }
 
   [[nodiscard]] const std::vector<ChunkEntry>& entries() const { return entries_; }
   [[nodiscard]] bool empty() const { return entries_.empty(); }
@@ -63,7 +81,14 @@ class ChunkTable {
   [[nodiscard]] uint32_t num_chunks() const { return num_chunks_; }
 
  private:
-  [[nodiscard]] bool insert_key(const void* data, int64_t numel, DType dtype);
+  // Multiplicative (Fibonacci) hash. Allocators align to 64 bytes or so: the low bits say nothing.
+  [[nodiscard]] static std::size_t hash(const void* data) {
+    return (reinterpret_cast<uintptr_t>(data) * 0x9e3779b97f4a7c15u) >> 32;
+  }
+
+  /// For a tensor whose slot is taken. False if it is in the table already.
+  bool take_later_slot(std::size_t slot, const void* data, int64_t numel, DType dtype);
+  [[noreturn]] static void throw_too_long();
 
   std::vector<ChunkEntry> entries_;
   std::vector<uint32_t> slots_;  // open hash over entries_, 0 is free, else index + 1

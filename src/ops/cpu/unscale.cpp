@@ -1,7 +1,5 @@
 #include "ops/cpu/unscale.h"
 
-#include <algorithm>
-
 #include "ops/cpu/unscale_kernels.h"
 
 namespace torchamp::cpu {
@@ -28,7 +26,7 @@ const UnscaleKernels& unscale_kernels() {
   return best;
 }
 
-bool unscale_chunks(const common::ChunkTable& table, uint32_t first, uint32_t last, float factor) {
+bool unscale_chunks(const common::ChunkTable& table, uint32_t first, uint32_t last, double factor) {
   const UnscaleKernels& kernels = unscale_kernels();
   bool nonfinite = false;
   for_each_span(table, first, last, [&](const Span& span) {

@@ -1,12 +1,13 @@
-// The CPU kernels, included by one source file for each instruction set. Everything is in an unnamed
-// namespace and nothing of the shared headers is called but types: a function with external linkage,
-// compiled here for a new processor, could be the one that the linker keeps for all.
+// The CPU kernels, included by one source file for each instruction set. Everything is in an
+// unnamed namespace and nothing of the shared headers is called but types: a function with external
+// linkage, compiled here for a new processor, could be the one that the linker keeps for all.
 //
 // The loops have no branch, so that the compiler turns them into vector code of any width. The
 // element rule is that of common/element.h; the tests compare the two for every 16-bit number.
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #if defined(__F16C__)
@@ -31,9 +32,10 @@ To bits_as(From from) {
   return to;
 }
 
-// --- overflow ----------------------------------------------------------------------------------------
-// Infinity and NaN have all bits of the exponent set: then adding its lowest bit, and only then,
-// carries into the bit above, the sign's, which the mask has cleared. Carries are collected by OR.
+// --- overflow
+// ---------------------------------------------------------------------------------------- Infinity
+// and NaN have all bits of the exponent set: then adding its lowest bit, and only then, carries
+// into the bit above, the sign's, which the mask has cleared. Carries are collected by OR.
 
 template <typename T>
 struct Exponent;
@@ -71,24 +73,31 @@ typename Exponent<T>::Word carries(typename Exponent<T>::Word word) {
   return (word & Exponent<T>::kMask) + Exponent<T>::kLowest;
 }
 
-// --- conversions of 16-bit types, on the low half of a word --------------------------------------------
+// --- conversions of 16-bit types, on the low half of a word
+// --------------------------------------------
 
 float widened(BFloat16, uint32_t low) { return bits_as<float>(low << 16); }
 
+/// To nearest, ties to even. The lower half of a NaN must be 0, or it could carry into the sign: so
+/// it is in a product of two numbers that came from 16 bits or are canonical.
 uint32_t narrowed(BFloat16, float value) {
   const uint32_t bits = bits_as<uint32_t>(value);
-  // To nearest, ties to even. A product that is NaN has its highest mantissa bit set: cutting it off
-  // leaves a NaN, rounding it could carry into the sign.
-  const uint32_t half = 0x7fffu + ((bits >> 16) & 1u);
-  return (bits + (value == value ? half : 0u)) >> 16;
+  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+/// A choice that stays a choice: compilers make branches of a chain of conditional operators.
+uint32_t select(bool condition, uint32_t yes, uint32_t no) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return (yes & mask) | (no & ~mask);
 }
 
 float widened(Half, uint32_t low) {
   const uint32_t sign = (low & 0x8000u) << 16;
   const uint32_t magnitude = low & 0x7fffu;
-  const uint32_t normal = (magnitude << 13) + (magnitude < 0x7c00u ? 0x38000000u : 0x70000000u);
+  const uint32_t rebias = select(magnitude < 0x7c00u, 0x38000000u, 0x70000000u);
   const auto subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f;
-  return bits_as<float>(sign | (magnitude < 0x0400u ? bits_as<uint32_t>(subnormal) : normal));
+  return bits_as<float>(
+      sign | select(magnitude < 0x0400u, bits_as<uint32_t>(subnormal), (magnitude << 13) + rebias));
 }
 
 uint32_t narrowed(Half, float value) {
@@ -97,13 +106,14 @@ uint32_t narrowed(Half, float value) {
   // Below 2^-14 a half is a multiple of 2^-24, which is what adding 0.5 rounds to.
   const uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t normal = (magnitude + 0x0fffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
-  uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
-  half = magnitude >= 0x477ff000u ? 0x7c00u : half;  // 65520 and more round to infinity
-  half = magnitude > 0x7f800000u ? 0x7e00u : half;   // NaN
-  return ((bits >> 16) & 0x8000u) | half;
+  // 65520 and more round to infinity.
+  const uint32_t special = select(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);
+  const uint32_t finite = select(magnitude < 0x38800000u, subnormal, normal);
+  return ((bits >> 16) & 0x8000u) | select(magnitude >= 0x477ff000u, special, finite);
 }
 
-// --- multiplication ------------------------------------------------------------------------------------
+// --- multiplication
+// ------------------------------------------------------------------------------------
 
 /// Multiplies and collects the carries of the results; so do the two functions below.
 template <typename T>
@@ -117,8 +127,8 @@ typename Exponent<T>::Word multiply(T* __restrict data, int64_t numel, T factor)
   return seen;
 }
 
-/// 16-bit elements, in words of two: the word is shifted to get at either, and no vector needs to be
-/// taken apart and put together. Which of the two comes first does not matter.
+/// 16-bit elements, in words of two: the word is shifted to get at either, and no vector needs to
+/// be taken apart and put together. Which of the two comes first does not matter.
 template <typename T>
 uint32_t multiply_pairs(T* __restrict data, int64_t numel, float factor) {
   const auto multiplied = [factor](uint32_t word) {
@@ -195,20 +205,30 @@ typename Exponent<T>::Word check(const T* data, int64_t numel) {
   return seen;
 }
 
+/// Any NaN as the one that `narrowed` can take.
+template <typename T>
+T canonical(T factor) {
+  return factor == factor ? factor : std::numeric_limits<T>::quiet_NaN();
+}
+
 template <typename T>
 bool multiply_span(void* data, int64_t numel, double factor) {
   using Factor = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  const auto narrow = static_cast<Factor>(factor);
+  const auto narrow = canonical(static_cast<Factor>(factor));
   T* elements = static_cast<T*>(data);
   const auto seen = narrow == 1 ? check(elements, numel) : multiply(elements, numel, narrow);
   return (seen & Exponent<T>::kCarry) != 0;
 }
 
-// --- sum of squares ------------------------------------------------------------------------------------
-// Squares of float, and of what is narrower, are exact in double and always in its range.
+// --- sum of squares
+// ------------------------------------------------------------------------------------ Squares of
+// float, and of what is narrower, are exact in double and always in its range.
 
-/// Element i is added to lane i % kLanes, on every processor: enough lanes that an addition need not
-/// wait for the one before.
+/// Elements that are looked at twice, while they are in the innermost cache.
+constexpr int64_t kBlock = 4096;
+
+/// Element i is added to lane i % kLanes, on every processor: enough lanes that an addition need
+/// not wait for the one before.
 constexpr int kLanes = 32;
 
 template <int kCount>
@@ -223,100 +243,144 @@ double sum_of(double* lanes) {
   }
 }
 
-/// Calls `row` with every kLanes elements, the last of them filled up with zeros.
-template <typename T, typename Row>
-void for_each_row(const void* data, int64_t numel, Row row) {
-  const T* elements = static_cast<const T*>(data);
+/// Every number times itself, in double.
+template <typename T>
+void add_squares(const T* data, int64_t numel, double* lanes) {
+  int64_t begin = 0;
+  for (; begin + kLanes <= numel; begin += kLanes) {
+    for (int i = 0; i < kLanes; ++i) {
+      const double wide = data[begin + i];
+      lanes[i] += wide * wide;
+    }
+  }
+  for (int64_t i = begin; i < numel; ++i) {
+    const double wide = data[i];
+    lanes[i - begin] += wide * wide;
+  }
+}
+
+/// Four squares are added in float before they are in double, which costs more: the error of the
+/// norm stays below 2^-22. Returns how many numbers that was done for.
+int64_t add_squares_by_four(const float* data, int64_t numel, double* lanes) {
+  int64_t begin = 0;
+  for (; begin + 4 * kLanes <= numel; begin += 4 * kLanes) {
+    const float* row = data + begin;
+    for (int i = 0; i < kLanes; ++i) {
+      const float first = row[i] * row[i] + row[i + kLanes] * row[i + kLanes];
+      const float second =
+          row[i + 2 * kLanes] * row[i + 2 * kLanes] + row[i + 3 * kLanes] * row[i + 3 * kLanes];
+      lanes[i] += static_cast<double>(first + second);
+    }
+  }
+  return begin;
+}
+
+double sum_of_squares(const double* data, int64_t numel) {
+  double lanes[kLanes] = {};
+  add_squares(data, numel, lanes);
+  return sum_of<kLanes>(lanes);
+}
+
+double sum_of_squares(const float* data, int64_t numel, float largest) {
+  double lanes[kLanes] = {};
+  // In this range no square overflows, and what underflows is nothing beside the largest.
+  const bool in_float = largest >= 0x1p-40f && largest <= 0x1p60f;
+  const int64_t done = in_float ? add_squares_by_four(data, numel, lanes) : 0;
+  add_squares(data + done, numel - done, lanes);
+  return sum_of<kLanes>(lanes);
+}
+
+/// The elements as floats: themselves, or in the buffer.
+const float* widen(const float* data, int64_t /*numel*/, float* /*buffer*/) { return data; }
+
+template <typename T>
+const float* widen(const T* data, int64_t numel, float* buffer) {
   int64_t i = 0;
-  for (; i + kLanes <= numel; i += kLanes) {
-    row(elements + i);
-  }
-  if (i < numel) {
-    T rest[kLanes] = {};
-    std::memcpy(rest, elements + i, static_cast<std::size_t>(numel - i) * sizeof(T));
-    row(rest);
-  }
-}
-
-void widen(const float* from, float* to) { std::memcpy(to, from, kLanes * sizeof(float)); }
-
-void widen(const BFloat16* from, float* to) {
-  for (int i = 0; i < kLanes; ++i) {
-    to[i] = widened(BFloat16{}, from[i].bits);
-  }
-}
-
-void widen(const Half* from, float* to) {
 #if defined(__F16C__)
-  for (int i = 0; i < kLanes; i += 8) {
-    const __m128i eight = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(eight));
-  }
-#else
-  for (int i = 0; i < kLanes; ++i) {
-    to[i] = widened(Half{}, from[i].bits);
+  if constexpr (std::is_same_v<T, Half>) {
+    for (; i + 8 <= numel; i += 8) {
+      const __m128i eight = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data + i));
+      _mm256_storeu_ps(buffer + i, _mm256_cvtph_ps(eight));
+    }
   }
 #endif
+  for (; i < numel; ++i) {
+    buffer[i] = widened(T{}, data[i].bits);
+  }
+  return buffer;
+}
+
+/// As integers, magnitudes are in the same order as numbers, and NaN is above all.
+template <typename T>
+Bits<T> largest_magnitude(const T* data, int64_t numel) {
+  constexpr auto kMask = static_cast<Bits<T>>(static_cast<Bits<T>>(-1) >> 1);
+  Bits<T> largest = 0;
+  for (int64_t i = 0; i < numel; ++i) {
+    const auto magnitude = static_cast<Bits<T>>(bits_as<Bits<T>>(data[i]) & kMask);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest;
+}
+
+float widened_magnitude(float, uint32_t magnitude) { return bits_as<float>(magnitude); }
+template <typename T>
+float widened_magnitude(T, uint16_t magnitude) {
+  return widened(T{}, magnitude);
 }
 
 /// The largest number tells whether any product overflows: products grow with it.
-bool overflows(float, uint32_t magnitude, float factor) {
-  const float product = bits_as<float>(magnitude) * factor;
-  return (carries<float>(bits_as<uint32_t>(product)) & Exponent<float>::kCarry) != 0;
+bool overflows(float, float magnitude, float factor) {
+  return (carries<float>(bits_as<uint32_t>(magnitude * factor)) & Exponent<float>::kCarry) != 0;
 }
 template <typename T>
-bool overflows(T, uint16_t magnitude, float factor) {
-  const uint32_t product = narrowed(T{}, widened(T{}, magnitude) * factor);
+bool overflows(T, float magnitude, float factor) {
+  const uint32_t product = narrowed(T{}, magnitude * canonical(factor));
   return (carries<T>(product) & Exponent<T>::kCarry & 0xffffu) != 0;
 }
 
 template <typename T>
 SpanSummary summarize_span(const void* data, int64_t numel, float inverse) {
-  constexpr auto kMagnitude = static_cast<Bits<T>>(static_cast<Bits<T>>(-1) >> 1);
-  double squares[kLanes] = {};
-  Bits<T> largest[kLanes] = {};  // as integers, magnitudes are in the same order; NaN is above all
-  for_each_row<T>(data, numel, [&](const T* row) {
-    float wide[kLanes];
-    widen(row, wide);
-    for (int i = 0; i < kLanes; ++i) {
-      const auto magnitude = static_cast<Bits<T>>(bits_as<Bits<T>>(row[i]) & kMagnitude);
-      largest[i] = magnitude > largest[i] ? magnitude : largest[i];
-    }
-    for (int i = 0; i < kLanes; ++i) {
-      squares[i] += static_cast<double>(wide[i]) * static_cast<double>(wide[i]);
-    }
-  });
-  Bits<T> over_all = 0;
-  for (const Bits<T> magnitude : largest) {
-    over_all = magnitude > over_all ? magnitude : over_all;
+  float buffer[kBlock];
+  const T* elements = static_cast<const T*>(data);
+  Bits<T> largest = 0;
+  double squares = 0;
+  for (int64_t begin = 0; begin < numel; begin += kBlock) {
+    const int64_t size = numel - begin < kBlock ? numel - begin : kBlock;
+    const Bits<T> in_block = largest_magnitude(elements + begin, size);
+    largest = in_block > largest ? in_block : largest;
+    squares += sum_of_squares(widen(elements + begin, size, buffer), size,
+                              widened_magnitude(T{}, in_block));
   }
-  return {sum_of<kLanes>(squares), overflows(T{}, over_all, inverse), true};
+  return {squares, overflows(T{}, widened_magnitude(T{}, largest), inverse), true};
 }
 
-/// The squares of doubles may leave the range: looks whether that is possible at all.
-template <>
-SpanSummary summarize_span<double>(const void* data, int64_t numel, float inverse) {
+/// Whether the square of any element leaves the range of double, or comes near it: the highest bit.
+uint64_t squares_out_of_range(const double* data, int64_t numel) {
   constexpr auto kSmallest = 0x2000000000000000u;  // 2^-511
   constexpr auto kTooLarge = 0x5e50000000000000u;  // 2^486
-  double squares[kLanes] = {};
-  uint64_t outside[kLanes] = {};  // the highest bits count
-  for_each_row<double>(data, numel, [&](const double* row) {
-    for (int i = 0; i < kLanes; ++i) {
-      const uint64_t magnitude = bits_as<uint64_t>(row[i]) & 0x7fffffffffffffffu;
-      const uint64_t small = (magnitude - kSmallest) & ~(magnitude - 1);
-      const uint64_t large = magnitude + (0x8000000000000000u - kTooLarge);
-      outside[i] |= small | large;
-      squares[i] += row[i] * row[i];
-    }
-  });
-  uint64_t any = 0;
-  for (const uint64_t bits : outside) {
-    any |= bits;
+  uint64_t seen = 0;
+  for (int64_t i = 0; i < numel; ++i) {
+    const uint64_t magnitude = bits_as<uint64_t>(data[i]) & 0x7fffffffffffffffu;
+    const uint64_t small = (magnitude - kSmallest) & ~(magnitude - 1);  // 0 is not small
+    const uint64_t large = magnitude + (0x8000000000000000u - kTooLarge);
+    seen |= small | large;
+  }
+  return seen;
+}
+
+template <>
+SpanSummary summarize_span<double>(const void* data, int64_t numel, float inverse) {
+  const double* elements = static_cast<const double*>(data);
+  uint64_t out_of_range = 0;
+  double squares = 0;
+  for (int64_t begin = 0; begin < numel; begin += kBlock) {
+    const int64_t size = numel - begin < kBlock ? numel - begin : kBlock;
+    out_of_range |= squares_out_of_range(elements + begin, size);
+    squares += sum_of_squares(elements + begin, size);
   }
   const double bound = 0x1p486 * static_cast<double>(inverse);
-  return {sum_of<kLanes>(squares),
-          (carries<double>(bits_as<uint64_t>(bound)) & Exponent<double>::kCarry) != 0,
-          (any & 0x8000000000000000u) == 0};
+  return {squares, (carries<double>(bits_as<uint64_t>(bound)) & Exponent<double>::kCarry) != 0,
+          (out_of_range & 0x8000000000000000u) == 0};
 }
 
 constexpr UnscaleKernels kKernels{

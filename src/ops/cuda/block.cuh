@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/cuda/square_sum.h"
+#include "ops/common/square_sum.h"
 
 // What the threads of one block do together.
 
@@ -49,8 +49,8 @@ __device__ double block_sum(double value) {
 }
 
 template <int kBlock>
-__device__ SquareSum block_sum(const SquareSum& value) {
-  SquareSum total{block_sum<kBlock>(value.middle), 0.0, 0.0};
+__device__ common::SquareSum block_sum(const common::SquareSum& value) {
+  common::SquareSum total{block_sum<kBlock>(value.middle), 0.0, 0.0};
   if (__syncthreads_or(value.large != 0.0 || value.small != 0.0)) {  // rare: float64 lists only
     total.large = block_sum<kBlock>(value.large);
     total.small = block_sum<kBlock>(value.small);

@@ -2,9 +2,9 @@
 
 #include <type_traits>
 
+#include "ops/common/clip_factor.h"
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/chunk.cuh"
-#include "ops/cuda/clip_factor.h"
 #include "ops/cuda/clip_norm.h"
 #include "ops/cuda/launch.cuh"
 
@@ -101,17 +101,17 @@ __global__ void __launch_bounds__(kBlock)
   const SquareSum total = block_sum<kBlock>(sum);
   if (threadIdx.x == 0) {
     const float inverse = load_inverse(source);
-    const ScaledRoot root = square_root(total);
-    const double norm = scaled_norm(root, inverse);
+    const common::ScaledRoot root = common::square_root(total);
+    const double norm = common::scaled_norm(root, inverse);
     const bool skip = *found_inf != 0.0f;
-    *result = {norm, skip ? 1.0 : clip_factor(root, inverse, norm, max_norm)};
+    *result = {norm, skip ? 1.0 : common::clip_factor(root, inverse, norm, max_norm)};
   }
 }
 
-/// Multiplies in place by a factor that fits a float; doubles by the whole of it.
+/// Multiplies in place: doubles by the factor itself, all else by its float form.
 struct ApplyFactor {
   double factor;
-  float narrow;
+  common::FloatFactor in_float;
 
   template <typename T, int kCount>
   __device__ void operator()(Pack<T, kCount>* place, Pack<T, kCount> pack) const {
@@ -119,34 +119,14 @@ struct ApplyFactor {
     for (int i = 0; i < kCount; ++i) {
       T& item = pack.items[i];
       if constexpr (std::is_same_v<T, double>) {
-        item = multiplied_wide(item, factor);
+        item *= factor;
       } else {
-        item = common::multiplied(item, narrow);
+        item = multiplied(item, in_float);
       }
     }
     *place = pack;
   }
 };
-
-struct ApplyWideFactor {
-  double factor;
-
-  template <typename T, int kCount>
-  __device__ void operator()(Pack<T, kCount>* place, Pack<T, kCount> pack) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      T& item = pack.items[i];
-      item = multiplied_wide(item, factor);
-    }
-    *place = pack;
-  }
-};
-
-template <int kBlock, int kCapacity, typename Apply>
-__device__ void apply_to_table(const KernelTable<kCapacity>& table, Apply apply) {
-  for_each_chunk_of_block(
-      table, [&](uint32_t chunk) { for_each_pack_in_chunk<kBlock>(table, chunk, apply); });
-}
 
 template <int kBlock, int kCapacity>
 __global__ void __launch_bounds__(kBlock, kResidentBlocks<kBlock>)
@@ -156,11 +136,9 @@ __global__ void __launch_bounds__(kBlock, kResidentBlocks<kBlock>)
   if (factor == 1.0) {
     return;
   }
-  if (fits_float(factor)) {
-    apply_to_table<kBlock>(table, ApplyFactor{factor, static_cast<float>(factor)});
-  } else {
-    apply_to_table<kBlock>(table, ApplyWideFactor{factor});
-  }
+  ApplyFactor apply{factor, common::float_factor(factor)};
+  for_each_chunk_of_block(
+      table, [&](uint32_t chunk) { for_each_pack_in_chunk<kBlock>(table, chunk, apply); });
 }
 
 template <int kBlock>

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "ops/common/chunk_table.h"
-#include "ops/cuda/square_sum.h"
+#include "ops/common/square_sum.h"
 #include "ops/cuda/unscale.h"
 
 // Unscaling with clipping to a largest 2-norm, in three steps on one stream:
@@ -17,6 +17,8 @@
 // For a norm over several devices, copy all their SquareSums into one array on one of them.
 
 namespace torchamp::cuda {
+
+using common::SquareSum;
 
 /// What launch_clip_factor leaves in device memory.
 struct ClipResult {

@@ -1,10 +1,11 @@
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/irange.h>
 #include <torch/library.h>
 
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "ops/checks.h"
 #include "ops/gradient_list.h"
@@ -27,36 +28,70 @@ std::pair<const void*, int64_t> identity(const at::Tensor& tensor) {
 /// Half types are multiplied in float and rounded once, as in the kernels: a tensor operand of
 /// their own type could not hold a small inverse scale.
 void multiply_(const at::Tensor& grad, const at::Tensor& inverse) {
-  switch (grad.scalar_type()) {
-    case at::kHalf:
-    case at::kBFloat16:
-      grad.copy_(grad.to(at::kFloat).mul_(inverse));
-      break;
-    case at::kComplexHalf:
-      grad.copy_(grad.to(at::kComplexFloat).mul_(inverse));
-      break;
-    default:
-      grad.mul_(inverse);
+  if (grad.scalar_type() == at::kHalf || grad.scalar_type() == at::kBFloat16) {
+    grad.copy_(grad.to(at::kFloat).mul_(inverse));
+  } else {
+    grad.mul_(inverse);
   }
+}
+
+/// A complex tensor as pairs of real numbers: multiplied as a complex number, infinity times a real
+/// factor would become NaN in the other part.
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.is_conj() ? tensor.conj() : tensor) : tensor;
+}
+
+/// The tensors that an operator works on: checked, none without elements, each piece of memory
+/// once.
+std::vector<at::Tensor> checked(at::TensorList grads) {
+  for (const auto i : c10::irange(grads.size())) {
+    detail::check_gradient(grads[i], i);
+  }
+  std::vector<at::Tensor> once;
+  std::set<std::pair<const void*, int64_t>> seen;
+  for (const at::Tensor& grad : grads) {
+    if (grad.numel() > 0 && seen.insert(identity(grad)).second) {
+      once.push_back(as_real(grad.detach()));  // detached: its version is of no interest
+    }
+  }
+  return once;
 }
 
 void unscale_(at::TensorList grads, const at::Tensor& found_inf, const at::Tensor& scale,
               bool scale_is_inverse) {
   detail::check_unscale(grads, found_inf, scale);
-  for (const auto i : c10::irange(grads.size())) {
-    detail::check_gradient(grads[i], i);
-  }
   const at::NoGradGuard no_grad;
   const at::Tensor inverse = (scale_is_inverse ? scale : scale.reciprocal()).reshape({});
-  std::set<std::pair<const void*, int64_t>> done;
-  for (const at::Tensor& tensor : grads) {
-    if (tensor.numel() == 0 || !done.insert(identity(tensor)).second) {
-      continue;
-    }
-    const at::Tensor grad = tensor.detach();  // its version counter is of no interest to autograd
+  for (const at::Tensor& grad : checked(grads)) {
     multiply_(grad, inverse);
     found_inf.logical_or_(at::isfinite(grad).all().logical_not());
   }
+}
+
+at::Tensor clip_grad_norm_(at::TensorList grads, const at::Tensor& found_inf,
+                           const std::optional<at::Tensor>& scale, double max_norm) {
+  detail::check_clip(grads, found_inf, scale, max_norm);
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> once = checked(grads);
+  const at::Tensor one = at::ones({}, found_inf.options());
+  const at::Tensor inverse = scale ? scale->reciprocal().reshape({}) : one;
+  // Some devices have no float64. Where there is, squares of float32 numbers cannot overflow in it.
+  const auto precision = found_inf.is_mps() ? at::kFloat : at::kDouble;
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& grad : once) {
+    const at::Tensor unscaled = grad.clone();
+    multiply_(unscaled, inverse);
+    found_inf.logical_or_(at::isfinite(unscaled).all().logical_not());
+    norms.push_back(at::linalg_vector_norm(unscaled.to(precision)));
+  }
+  const at::Tensor norm = norms.empty() ? at::zeros({}, found_inf.options().dtype(precision))
+                                        : at::linalg_vector_norm(at::stack(norms));
+  const at::Tensor clipped = inverse * (max_norm / (norm + 1e-6)).clamp_max(1.0);
+  const at::Tensor factor = at::where(found_inf.reshape({}).ne(0), one, clipped).to(at::kFloat);
+  for (const at::Tensor& grad : once) {
+    multiply_(grad, factor);
+  }
+  return norm;
 }
 
 void update_scale_(const at::Tensor& scale, const at::Tensor& growth_tracker,
@@ -78,6 +113,7 @@ void update_scale_(const at::Tensor& scale, const at::Tensor& growth_tracker,
 
 TORCH_LIBRARY_IMPL(torchamp, CompositeExplicitAutograd, m) {
   m.impl("unscale_", &unscale_);
+  m.impl("clip_grad_norm_", &clip_grad_norm_);
   m.impl("update_scale_", &update_scale_);
 }
 

@@ -1,3 +1,4 @@
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "ops/checks.h"
@@ -13,6 +14,12 @@ void unscale_(at::TensorList grads, const at::Tensor& found_inf, const at::Tenso
   detail::check_unscale(grads, found_inf, scale);
 }
 
+at::Tensor clip_grad_norm_(at::TensorList grads, const at::Tensor& found_inf,
+                           const std::optional<at::Tensor>& scale, double max_norm) {
+  detail::check_clip(grads, found_inf, scale, max_norm);
+  return at::empty({}, found_inf.options().dtype(at::kDouble));
+}
+
 void update_scale_(const at::Tensor& scale, const at::Tensor& growth_tracker,
                    at::TensorList found_infs, double /*growth_factor*/, double /*backoff_factor*/,
                    int64_t /*growth_interval*/) {
@@ -21,6 +28,7 @@ void update_scale_(const at::Tensor& scale, const at::Tensor& growth_tracker,
 
 TORCH_LIBRARY_IMPL(torchamp, Meta, m) {
   m.impl("unscale_", &unscale_);
+  m.impl("clip_grad_norm_", &clip_grad_norm_);
   m.impl("update_scale_", &update_scale_);
 }
 

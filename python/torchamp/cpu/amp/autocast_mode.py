@@ -1,5 +1,10 @@
 """The names of ``torch.cpu.amp.autocast_mode``."""
 
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from torchamp.amp import autocast_mode
@@ -18,4 +23,16 @@ class autocast(autocast_mode.autocast):
     ) -> None:
         super().__init__("cpu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
 
+    if not TYPE_CHECKING:
 
+        @functools.wraps(__init__, assigned=())
+        def __new__(cls, *args, **kwargs):
+            if torch.compiler.is_dynamo_compiling() and cls is autocast:
+                return _compiled_region(*args, **kwargs)
+            return super().__new__(cls)
+
+
+def _compiled_region(
+    enabled: bool = True, dtype: torch.dtype = torch.bfloat16, cache_enabled: bool = True
+) -> Any:
+    return autocast_mode._compiled_region("cpu", dtype, enabled, cache_enabled)

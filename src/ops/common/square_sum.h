@@ -4,7 +4,7 @@
 
 #include "ops/common/host_device.h"
 
-namespace torchamp::cuda {
+namespace torchamp::common {
 
 /// A sum of squares that neither overflows nor vanishes for any list of finite numbers.
 ///
@@ -61,4 +61,4 @@ TORCHAMP_HOST_DEVICE inline ScaledRoot square_root(const SquareSum& sum) {
   return {std::sqrt(sum.small), -SquareSum::kSmallShift};
 }
 
-}  // namespace torchamp::cuda
+}  // namespace torchamp::common

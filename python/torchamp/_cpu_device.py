@@ -1,0 +1,181 @@
+"""Maps CUDA to the CPU, for scripts that were written for a GPU (``run --device cpu``).
+
+"cuda" and ``torch.device("cuda")`` stay what they are, so that the script goes the ways it goes on
+a GPU, but tensors that are made there or moved there are CPU tensors. New ones come from a few
+operators, whose CUDA kernels are replaced; ``Tensor.to`` and its like, which look for the device
+before they call an operator, and the names of AMP are wrapped in Python. Autocast keeps CUDA's
+default dtype, float16. Streams, events, graphs and generators of CUDA are not there.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils._device import DeviceContext
+
+import torchamp
+
+_CPU = torch.device("cpu")
+_library = torch.library.Library("aten", "IMPL")  # the replaced kernels live as long as this
+# All operators that make a tensor on a CUDA device by a kernel of their own; others call these.
+_FACTORIES = ("empty.memory_format", "empty_strided", "tril_indices", "triu_indices")
+
+
+def _mapped(value: Any) -> Any:
+    """The CPU for a CUDA device or its name; anything else as it is."""
+    if isinstance(value, torch.device):
+        return _CPU if value.type == "cuda" else value
+    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
+        return "cpu"
+    return value
+
+
+def _map_arguments(owner: ModuleType | type, name: str) -> None:
+    """Let a function find the CPU wherever it is given CUDA."""
+    function: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(function)
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        kwargs = {key: _mapped(value) for key, value in kwargs.items()}
+        return function(*map(_mapped, args), **kwargs)
+
+    setattr(owner, name, mapped)
+
+
+def _map_missing_device(name: str) -> None:
+    """The same for functions that take CUDA where the first argument is no device."""
+    function: Callable[..., Any] = getattr(torch, name)
+
+    @functools.wraps(function)
+    def mapped(*args: Any) -> Any:
+        if not (args and isinstance(args[0], str)):
+            args = ("cpu", *args)
+        return function(*map(_mapped, args))
+
+    setattr(torch, name, mapped)
+
+
+def _cuda(
+    tensor: torch.Tensor,
+    device: Any = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> torch.Tensor:
+    return tensor.to(_CPU, memory_format=memory_format)
+
+
+def _unchanged(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return tensor
+
+
+def _do_nothing(owner: ModuleType, name: str) -> None:
+    """For functions that have nothing to do without a GPU."""
+
+    @functools.wraps(getattr(owner, name))
+    def nothing(*args: Any, **kwargs: Any) -> None: ...
+
+    setattr(owner, name, nothing)
+
+
+def _load(load: Callable[..., Any], file: Any, map_location: Any = None, **kwargs: Any) -> Any:
+    return load(file, "cpu" if map_location is None else _mapped(map_location), **kwargs)
+
+
+class _Autocast(torchamp.autocast):
+    def __init__(
+        self,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if _mapped(device_type) != device_type:
+            device_type, dtype = "cpu", torch.float16 if dtype is None else dtype
+        super().__init__(device_type, dtype, enabled, cache_enabled)
+
+
+class _CudaAutocast(_Autocast):
+    def __init__(
+        self,
+        enabled: bool = True,
+        dtype: torch.dtype = torch.float16,
+        cache_enabled: bool = True,
+    ) -> None:
+        super().__init__("cuda", dtype, enabled, cache_enabled)
+
+
+class _GradScaler(torchamp.GradScaler):
+    def __init__(self, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
+        super().__init__(_mapped(device), *args, **kwargs)
+
+
+class _CudaGradScaler(_GradScaler):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__("cuda", *args, **kwargs)
+
+
+def _replace_everywhere(replacements: dict[Any, Any]) -> None:
+    """Replace classes in PyTorch's AMP modules and in ours."""
+    owners = (torch, torchamp)
+    modules = [
+        module
+        for owner in owners
+        for package in (owner.amp, owner.cuda.amp, owner.cpu.amp)
+        for module in (owner, package, package.autocast_mode, package.grad_scaler)
+    ]
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, type) and value in replacements:
+                setattr(module, name, replacements[value])
+
+
+def _factory_on_cpu(name: str) -> Callable[..., torch.Tensor]:
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return operator(*args, **{**kwargs, "device": _CPU, "pin_memory": False})
+
+    return make
+
+
+def _replace_factories() -> None:
+    with warnings.catch_warnings():  # of the override, which is meant
+        warnings.simplefilter("ignore")
+        for name in _FACTORIES:
+            _library.impl(name, _factory_on_cpu(name), "CUDA")
+
+
+def map_cuda_to_cpu() -> None:
+    """Map CUDA to the CPU for the rest of the process. Call it after ``torchamp.patch``."""
+    _replace_factories()
+    _replace_everywhere(
+        {
+            torch.autocast: _Autocast,
+            torchamp.autocast: _Autocast,
+            torchamp.cuda.amp.autocast: _CudaAutocast,
+            torchamp.GradScaler: _GradScaler,
+            torchamp.cuda.amp.GradScaler: _CudaGradScaler,
+        }
+    )
+    for owner in (torch.amp, torch.amp.autocast_mode, torchamp, torchamp.amp.autocast_mode):
+        for name in ("custom_fwd", "custom_bwd"):
+            _map_arguments(owner, name)
+    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled"):
+        _map_missing_device(name)
+    for name in ("tensor", "as_tensor", "asarray", "set_default_device"):
+        _map_arguments(torch, name)
+    for name in ("to", "new_tensor"):
+        _map_arguments(torch.Tensor, name)
+    torch.Tensor.cuda = _cuda  # type: ignore[assignment, method-assign]
+    torch.Tensor.pin_memory = _unchanged  # type: ignore[assignment, method-assign]
+    _map_arguments(DeviceContext, "__init__")  # with torch.device("cuda"):
+    torch.load = functools.wraps(torch.load)(functools.partial(_load, torch.load))
+    for name in ("_lazy_init", "set_device", "synchronize"):
+        _do_nothing(torch.cuda, name)
+    torch.cuda.current_device = lambda: 0
