@@ -90,8 +90,8 @@ py::object unscale_gradients(const py::object& param_groups, const py::object& s
   return to_dict(flags);
 }
 
-py::object clip_gradients(const py::object& param_groups, const py::object& scale,
-                          double max_norm, const py::dict& known, bool allow_fp16) {
+py::object clip_gradients(const py::object& param_groups, const py::object& scale, double max_norm,
+                          const py::dict& known, bool allow_fp16) {
   if (any_mode_active() || !(scale.is_none() || is_plain_scalar(scale.ptr(), at::kFloat))) {
     return py::none();
   }
@@ -159,9 +159,8 @@ void bind_grad_scaler(py::module_& module) {
              "Unscales the gradients of an optimizer's param_groups in place. Returns the overflow "
              "flags as {device: tensor}, or None, with nothing changed, if a tensor is not plain "
              "strided memory (or a gradient is float16 where that is not allowed).");
-  module.def("clip_gradients", torch::wrap_pybind_function(clip_gradients),
-             py::arg("param_groups"), py::arg("scale"), py::arg("max_norm"), py::arg("known"),
-             py::arg("allow_fp16") = false,
+  module.def("clip_gradients", torch::wrap_pybind_function(clip_gradients), py::arg("param_groups"),
+             py::arg("scale"), py::arg("max_norm"), py::arg("known"), py::arg("allow_fp16") = false,
              "Unscales (unless scale is None) and clips the gradients in place. Returns their norm "
              "and the overflow flags as {device: tensor}, which start from `known`, or None, with "
              "nothing changed, where unscale_gradients does.");

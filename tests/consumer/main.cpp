@@ -32,7 +32,8 @@ int main() {
     optimizer.zero_grad();
     torch::Tensor output;
     {
-      torchamp::AutocastGuard autocast(torch::kCPU, torchamp::AutocastOptions().dtype(torch::kHalf));
+      torchamp::AutocastGuard autocast(torch::kCPU,
+                                       torchamp::AutocastOptions().dtype(torch::kHalf));
       output = model->forward(torch::ones({1, 4}));
     }
     check(output.scalar_type() == torch::kHalf, "the dtype inside the region");
