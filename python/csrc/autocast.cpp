@@ -1,60 +1,118 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/object_ptr.h>
+#include <torch/csrc/utils/python_strings.h>
 #include <torchamp/autocast.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bindings.h"
 
-namespace py = pybind11;
+// Plain functions of Python's own interface: a region is entered and left in every iteration, and
+// what pybind11 adds to a call costs as much as the call.
 
 namespace torchamp::python {
 
 namespace {
 
-/// A region that Python entered. If it is dropped before its end it stays in force: only `__exit__`
-/// on the thread that entered it may restore that thread's settings, and Python may free objects
-/// on any other (after a fork, all those of the threads that are no more).
-class AutocastRegion {
- public:
-  explicit AutocastRegion(const AutocastState& state)
-      : guard_(std::make_unique<AutocastGuard>(state)) {}
-  ~AutocastRegion() { static_cast<void>(guard_.release()); }
-  AutocastRegion(const AutocastRegion&) = delete;
-  AutocastRegion& operator=(const AutocastRegion&) = delete;
-
-  void end() { guard_.reset(); }
-
- private:
-  std::unique_ptr<AutocastGuard> guard_;
+struct Entry {
+  THPObjectPtr region;
+  std::unique_ptr<AutocastGuard> guard;
 };
 
-/// Returns the region and what was before it: enabled, dtype, cache_enabled.
-py::tuple enter_autocast(const std::string& device_type, at::ScalarType dtype, bool enabled,
-                         bool cache_enabled) {
+/// The regions that a thread has entered and not left, innermost last. Those that a thread leaves
+/// behind when it ends have nothing to restore, and Python may be gone by then.
+struct Entries {
+  Entries() = default;
+  Entries(const Entries&) = delete;
+  Entries& operator=(const Entries&) = delete;
+  ~Entries() {
+    for (Entry& entry : stack) {
+      static_cast<void>(entry.region.release());
+      static_cast<void>(entry.guard.release());
+    }
+  }
+
+  std::vector<Entry> stack;
+};
+
+std::vector<Entry>& entries() {
+  static thread_local Entries of_this_thread;
+  return of_this_thread.stack;
+}
+
+PyObject* enter_autocast(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(count == 5 && THPUtils_checkString(args[1]) && THPDtype_Check(args[2]) &&
+                       PyBool_Check(args[3]) && PyBool_Check(args[4]),
+                   "autocast needs a device type (str), a dtype, and bools for enabled and "
+                   "cache_enabled");
   // "cuda:0" is accepted as in torch, the index has no meaning.
-  const c10::DeviceType device = c10::Device(device_type).type();
-  const bool previous_enabled = at::autocast::is_autocast_enabled(device);
+  const c10::DeviceType device = c10::Device(THPUtils_unpackString(args[1])).type();
+  const at::ScalarType dtype = reinterpret_cast<THPDtype*>(args[2])->scalar_type;
+  const bool was_enabled = at::autocast::is_autocast_enabled(device);
   const at::ScalarType previous_dtype = at::autocast::get_autocast_dtype(device);
-  const bool previous_cache_enabled = at::autocast::is_autocast_cache_enabled();
-  return py::make_tuple(
-      std::make_unique<AutocastRegion>(AutocastState(device, dtype, enabled, cache_enabled)),
-      previous_enabled, previous_dtype, previous_cache_enabled);
+  const bool was_cache_enabled = at::autocast::is_autocast_cache_enabled();
+  THPObjectPtr previous(PyTuple_Pack(
+      3, was_enabled ? Py_True : Py_False,
+      reinterpret_cast<PyObject*>(torch::getTHPDtype(previous_dtype)),
+      was_cache_enabled ? Py_True : Py_False));
+  if (!previous) {
+    return nullptr;
+  }
+  auto guard = std::make_unique<AutocastGuard>(
+      AutocastState(device, dtype, args[3] == Py_True, args[4] == Py_True));
+  Py_INCREF(args[0]);
+  entries().push_back({THPObjectPtr(args[0]), std::move(guard)});
+  return previous.release();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* exit_autocast(PyObject* /*module*/, PyObject* region) {
+  HANDLE_TH_ERRORS
+  std::vector<Entry>& stack = entries();
+  const auto found =
+      std::find_if(stack.rbegin(), stack.rend(),
+                   [region](const Entry& entry) { return entry.region.get() == region; });
+  if (found == stack.rend()) {
+    Py_RETURN_FALSE;
+  }
+  // Out of the stack before anything else runs: freeing what the region held may run Python code.
+  const Entry entry = std::move(*found);
+  stack.erase(std::next(found).base());
+  entry.guard->end();
+  Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
+// Python wants a pointer to a function of other arguments, and knows better by the flags.
+PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
 }  // namespace
 
-void bind_autocast(py::module_& module) {
-  py::class_<AutocastRegion>(module, "AutocastRegion", "One entered autocast region.")
-      .def("end", &AutocastRegion::end,
-           "Leaves the region and restores the thread's settings. On the thread that entered it.");
-  module.def("enter_autocast", torch::wrap_pybind_function(enter_autocast), py::arg("device_type"),
-             py::arg("dtype"), py::arg("enabled").noconvert(), py::arg("cache_enabled").noconvert(),
-             "Enters a region; returns it and the settings before it: enabled, dtype, "
-             "cache_enabled.");
+void bind_autocast(pybind11::module_& module) {
+  static PyMethodDef functions[] = {
+      {"enter_autocast", fast(enter_autocast), METH_FASTCALL,
+       "enter_autocast(region: object, device_type: str, dtype: torch.dtype, enabled: bool, "
+       "cache_enabled: bool)\n"
+       "Enters a region on this thread, in the name of an object that may be in others already. "
+       "Returns the settings before it: enabled, dtype, cache_enabled."},
+      {"exit_autocast", exit_autocast, METH_O,
+       "exit_autocast(region: object)\n"
+       "Leaves the innermost region of this object on this thread and restores the settings. "
+       "Returns False if there is none."},
+      {nullptr, nullptr, 0, nullptr}};
+  if (PyModule_AddFunctions(module.ptr(), functions) != 0) {
+    throw pybind11::error_already_set();
+  }
 }
 
 }  // namespace torchamp::python

@@ -4,14 +4,10 @@ from typing import Any
 
 import torch
 
-class AutocastRegion:
-    """One entered autocast region."""
-
-    def end(self) -> None: ...
-
 def enter_autocast(
-    device_type: str, dtype: torch.dtype, enabled: bool, cache_enabled: bool
-) -> tuple[AutocastRegion, bool, torch.dtype, bool]: ...
+    region: object, device_type: str, dtype: torch.dtype, enabled: bool, cache_enabled: bool
+) -> tuple[bool, torch.dtype, bool]: ...
+def exit_autocast(region: object) -> bool: ...
 def unscale_gradients(
     param_groups: list[dict[str, Any]],
     scale: torch.Tensor,

@@ -75,7 +75,7 @@ std::vector<c10::DispatchKey> native_kernel_keys() {
 
 void install_aten_kernels() {
   Installation& installed = installation();
-  const std::lock_guard lock(installed.mutex);
+  const std::scoped_lock lock(installed.mutex);
   if (installed.count == 0) {
     installed.libraries = override_kernels();
   }
@@ -84,7 +84,7 @@ void install_aten_kernels() {
 
 void uninstall_aten_kernels() {
   Installation& installed = installation();
-  const std::lock_guard lock(installed.mutex);
+  const std::scoped_lock lock(installed.mutex);
   TORCH_CHECK(installed.count > 0, "torchamp: uninstall_kernels() without install_kernels()");
   if (--installed.count == 0) {
     installed.libraries.clear();

@@ -29,27 +29,23 @@ __all__ = ["autocast", "autocast_decorator", "custom_bwd", "custom_fwd", "is_aut
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # What torch.jit.script looks for in a function, and says when it finds it.
 _NO_SCRIPT = {"__script_unsupported": "@autocast() decorator is not supported in script mode"}
-# Enabled, dtype and cache_enabled before a region, as in the attributes of its autocast object.
-_Previous = tuple[bool, torch.dtype, bool]
 
 
-class _Entered(threading.local):
-    """The regions that the current thread is in, innermost last.
-
-    Each with its autocast object, and what ends it: a region of the C++ guard, or, if stock's
-    methods entered it for a tracer, the settings before it.
-    """
+class _Exported(threading.local):
+    """Entries of this thread that torch.export recorded, with the settings before them."""
 
     def __init__(self) -> None:
-        self.regions: list[tuple[autocast, _C.AutocastRegion | _Previous]] = []
+        self.entries: list[tuple[autocast, tuple[bool, torch.dtype, bool]]] = []
 
 
-_entered = _Entered()
+_exported = _Exported()
+_is_compiled = torch.compiler.is_dynamo_compiling
+_is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 
 
 def _is_exported() -> bool:
     """Whether torch.export records the calls; stock's own methods tell it of entries and exits."""
-    if not torch._C._is_torch_function_mode_enabled():
+    if not _is_function_mode_enabled():
         return False
     recorder = torch.fx.experimental.proxy_tensor.PreDispatchTorchFunctionMode
     modes = torch.overrides._get_current_function_mode_stack()
@@ -75,7 +71,8 @@ if torch.__version__.startswith("2.11."):
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> Iterator[None]:
-        with torch.amp.autocast(device_type, dtype, enabled, cache_enabled):
+        # Not torch.amp.autocast: patch() may have put this package's class there.
+        with torch.amp.autocast_mode.autocast(device_type, dtype, enabled, cache_enabled):
             yield
 
 
@@ -102,42 +99,35 @@ class autocast(torch.amp.autocast):
 
         @functools.wraps(torch.amp.autocast.__init__, assigned=())
         def __new__(cls, *args, **kwargs):
-            if torch.compiler.is_dynamo_compiling() and cls is autocast:
+            if cls is autocast and _is_compiled():
                 return _compiled_region(*args, **kwargs)
-            return super().__new__(cls)
+            return object.__new__(cls)
 
     @_not_compiled_by_itself
     def __enter__(self) -> autocast:
-        if torch.compiler.is_dynamo_compiling():
+        if _is_compiled():
             super().__enter__()
-            return self
-        if _is_exported():
+        elif _is_exported():
             super().__enter__()
             previous = (self.prev, self.prev_fastdtype, self.prev_cache_enabled)
-            _entered.regions.append((self, previous))
-            return self
-        region, self.prev, self.prev_fastdtype, self.prev_cache_enabled = _C.enter_autocast(
-            self.device, self.fast_dtype, self._enabled, self._cache_enabled
-        )
-        _entered.regions.append((self, region))
+            _exported.entries.append((self, previous))
+        else:
+            self.prev, self.prev_fastdtype, self.prev_cache_enabled = _C.enter_autocast(
+                self, self.device, self.fast_dtype, self._enabled, self._cache_enabled
+            )
         return self
 
     @_not_compiled_by_itself
     def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> bool | None:
-        if torch.compiler.is_dynamo_compiling():
+        if _is_compiled():
             return super().__exit__(exc_type, exc_val, exc_tb)
-        regions = _entered.regions
-        for i in range(len(regions) - 1, -1, -1):
-            if regions[i][0] is self:
-                _, entry = regions.pop(i)
-                break
-        else:  # entered on another thread, say by a generator that moved, or not at all
-            return super().__exit__(exc_type, exc_val, exc_tb)
-        if isinstance(entry, tuple):
-            self.prev, self.prev_fastdtype, self.prev_cache_enabled = entry
-            return super().__exit__(exc_type, exc_val, exc_tb)
-        entry.end()
-        return False
+        if _is_exported() and _exported.entries and _exported.entries[-1][0] is self:
+            _, previous = _exported.entries.pop()
+            self.prev, self.prev_fastdtype, self.prev_cache_enabled = previous
+        elif _C.exit_autocast(self):
+            return False
+        # As stock: recorded, entered on another thread, or not entered at all.
+        return super().__exit__(exc_type, exc_val, exc_tb)
 
     def __call__(self, func: _Function) -> _Function:
         """Decorate a function; raises TypeError for what cannot be called (torch 2.11 does not)."""

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
 #include "ops/common/chunk_table.h"
@@ -15,17 +14,6 @@ struct Span {
   common::DType dtype;
   uint32_t first_chunk;
 };
-
-// The processor fetches ahead by itself within a tensor, not from one to the next.
-inline constexpr std::ptrdiff_t kAhead = 8;
-
-inline void prefetch(const void* data) {
-#if defined(__GNUC__)
-  for (int line = 0; line < 4; ++line) {
-    __builtin_prefetch(static_cast<const char*>(data) + 64 * line, 1);
-  }
-#endif
-}
 
 /// Calls `visit` with what chunks [first, last) cover of each tensor: a run of chunks is one
 /// stretch of memory, there is no need to go chunk by chunk.
@@ -43,9 +31,6 @@ void for_each_span(const common::ChunkTable& table, uint32_t first, uint32_t las
     const int64_t end = std::min(entry->numel, (last - entry->first_chunk) * common::kChunkSize);
     auto* data =
         static_cast<char*>(entry->data) + begin * static_cast<int64_t>(size_of(entry->dtype));
-    if (entries.end() - entry > kAhead) {
-      prefetch(entry[kAhead].data);
-    }
     visit(Span{data, end - begin, entry->dtype, chunk});
   }
 }

@@ -27,9 +27,9 @@ class autocast(autocast_mode.autocast):
 
         @functools.wraps(__init__, assigned=())
         def __new__(cls, *args, **kwargs):
-            if torch.compiler.is_dynamo_compiling() and cls is autocast:
+            if cls is autocast and torch.compiler.is_dynamo_compiling():
                 return _compiled_region(*args, **kwargs)
-            return super().__new__(cls)
+            return object.__new__(cls)
 
 
 def _compiled_region(
