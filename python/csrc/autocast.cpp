@@ -59,11 +59,11 @@ PyObject* enter_autocast(PyObject* /*module*/, PyObject* const* args, Py_ssize_t
   const bool was_enabled = at::autocast::is_autocast_enabled(device);
   const at::ScalarType previous_dtype = at::autocast::get_autocast_dtype(device);
   const bool was_cache_enabled = at::autocast::is_autocast_cache_enabled();
-  THPObjectPtr previous(PyTuple_Pack(
-      3, was_enabled ? Py_True : Py_False,
-      reinterpret_cast<PyObject*>(torch::getTHPDtype(previous_dtype)),
-      was_cache_enabled ? Py_True : Py_False));
-  if (!previous) {
+  THPObjectPtr previous(
+      PyTuple_Pack(3, was_enabled ? Py_True : Py_False,
+                   reinterpret_cast<PyObject*>(torch::getTHPDtype(previous_dtype)),
+                   was_cache_enabled ? Py_True : Py_False));
+  if (previous.get() == nullptr) {
     return nullptr;
   }
   auto guard = std::make_unique<AutocastGuard>(
@@ -77,9 +77,9 @@ PyObject* enter_autocast(PyObject* /*module*/, PyObject* const* args, Py_ssize_t
 PyObject* exit_autocast(PyObject* /*module*/, PyObject* region) {
   HANDLE_TH_ERRORS
   std::vector<Entry>& stack = entries();
-  const auto found =
-      std::find_if(stack.rbegin(), stack.rend(),
-                   [region](const Entry& entry) { return entry.region.get() == region; });
+  const auto found = std::find_if(stack.rbegin(), stack.rend(), [region](const Entry& entry) {
+    return entry.region.get() == region;
+  });
   if (found == stack.rend()) {
     Py_RETURN_FALSE;
   }

@@ -166,7 +166,7 @@ struct GradScaler::State {
     return optimizers.insert_or_assign(&optimizer, std::move(fresh)).first->second;
   }
 
-  void unscale(torch::optim::Optimizer& optimizer, OptimizerState& known) {
+  void unscale(torch::optim::Optimizer& optimizer, OptimizerState& known) const {
     known.found_inf = detail::unscale_gradients(gradients_of(optimizer), scale);
     known.stage = Stage::kUnscaled;
   }
@@ -185,7 +185,8 @@ struct GradScaler::State {
 };
 
 GradScaler::GradScaler(GradScalerOptions options) : state_(std::make_unique<State>()) {
-  if (options.enabled() && options.device() && options.device()->is_cuda() && !at::hasCUDA()) {
+  const std::optional<at::Device> device = options.device();
+  if (options.enabled() && device && device->is_cuda() && !at::hasCUDA()) {
     TORCH_WARN("torchamp: GradScaler for CUDA, but CUDA is not available. Disabling it.");
     options.enabled(false);
   }
@@ -196,8 +197,8 @@ GradScaler::GradScaler(GradScalerOptions options) : state_(std::make_unique<Stat
     check_growth_interval(options.growth_interval());
   }
   state_->options = options;
-  if (options.enabled() && options.device()) {
-    state_->make_tensors(*options.device());
+  if (options.enabled() && device) {
+    state_->make_tensors(*device);
   }
 }
 
