@@ -106,14 +106,15 @@ void compare(benchmark::State& state, int threads, const std::vector<Contender>&
 // --- lists of gradients
 // --------------------------------------------------------------------------------
 
-/// Gradients and what goes with them. The scale alternates between 2 and 1/2, so that values stay
-/// what they are.
+/// Gradients and what goes with them. Whoever is next to multiply the list, or the buffer, doubles
+/// or halves it in turn, so that values stay what they are.
 struct Job {
   std::vector<at::Tensor> grads;
   at::Tensor found_inf = torch::zeros({});
   at::Tensor scales[2] = {torch::tensor(2.0f), torch::tensor(0.5f)};
   at::Tensor flat;  // as many bytes, as float32
-  int turn = 0;
+  bool list_doubled = false;
+  bool flat_doubled = false;
 
   Job(const List& list, at::ScalarType dtype, bool with_flat) {
     int64_t bytes = 0;
@@ -126,8 +127,8 @@ struct Job {
     }
   }
 
-  const at::Tensor& next_scale() { return scales[turn ^= 1]; }
-  float next_factor() { return (turn ^= 1) != 0 ? 2.0f : 0.5f; }
+  const at::Tensor& next_scale() { return scales[list_doubled = !list_doubled]; }
+  float next_factor() { return (flat_doubled = !flat_doubled) ? 2.0f : 0.5f; }
 };
 
 void unscale(benchmark::State& state, const List& list, at::ScalarType dtype, int threads) {

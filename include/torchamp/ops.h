@@ -28,17 +28,19 @@ TORCHAMP_API void unscale_(at::TensorList grads, const at::Tensor& found_inf,
                            const at::Tensor& scale, bool scale_is_inverse = false);
 
 /// Divides gradients by the scale and clips them to a largest 2-norm, in place, as one job: reads
-/// them once for norm and overflow, then multiplies each by `1 / scale * min(1, max_norm / (norm +
-/// 1e-6))`. The norm is that of the true (unscaled) gradients of the whole list, the factor is
-/// formed in float64: finite gradients never become zeros because their squares overflow.
+/// them once for norm and overflow, then multiplies each by
+/// `1 / scale * min(1, max_norm / (norm + 1e-6))`. The norm is that of the true (unscaled) gradients
+/// of the whole list; the factor is formed in float64, and finite gradients never become zeros
+/// because their squares overflow.
 ///
 /// After an overflow, or if the factor is exactly 1, gradients are left as they are.
 ///
-/// \param grads, found_inf  as in `unscale_`. If `found_inf` is set already, that counts as an
-/// overflow. \param scale     as in `unscale_`; none: the gradients are unscaled already. \param
-/// max_norm  not negative. Infinity only unscales. \return the norm before clipping: float64,
-/// 0-dim, on the gradients' device (float32 on devices
-///         that have no float64). Not finite after an overflow.
+/// \param grads     as in `unscale_`.
+/// \param found_inf as in `unscale_`. If it is set already, that counts as an overflow.
+/// \param scale     as in `unscale_`; none: the gradients are unscaled already.
+/// \param max_norm  not negative. Infinity only unscales.
+/// \return the norm before clipping, within 1e-6 of its exact value: float64 (float32 on devices that
+///         have no float64), 0-dim, on the gradients' device. Not finite after an overflow.
 ///
 /// Does not synchronise. Throws as `unscale_` does.
 TORCHAMP_API at::Tensor clip_grad_norm_(at::TensorList grads, const at::Tensor& found_inf,
@@ -51,8 +53,7 @@ TORCHAMP_API at::Tensor clip_grad_norm_(at::TensorList grads, const at::Tensor& 
 ///
 /// \param scale          float32, one element.
 /// \param growth_tracker int32, one element: calls in a row without an overflow.
-/// \param found_infs     at least one; float32, one element each, on the scale's device. An
-/// overflow
+/// \param found_infs     at least one; float32, one element each, on the scale's device. An overflow
 ///                       in any of them (not zero) counts.
 ///
 /// Does not synchronise. Throws c10::Error for other shapes, dtypes or devices.

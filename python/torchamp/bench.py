@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -177,7 +178,10 @@ class _Idle(torch.optim.Optimizer):
 
 
 class _Job:
-    """A list of gradients. The scale alternates between 2 and 1/2: values stay what they are."""
+    """A list of gradients, and a buffer of as many bytes.
+
+    Whoever is next to multiply either doubles or halves it in turn: values stay what they are.
+    """
 
     def __init__(self, shapes: list[Shape], dtype: torch.dtype, device: torch.device) -> None:
         values = (torch.empty(shape, device=device).uniform_(1, 2) for shape in shapes)
@@ -186,35 +190,28 @@ class _Job:
             param.grad = param.detach()
         self.grads = [param.grad for param in self.params]
         self.found_inf = torch.zeros((), device=device)
-        self.factors = {f: torch.tensor(f, device=device) for f in (0.5, 2.0)}
+        self.scales = itertools.cycle([torch.tensor(f, device=device) for f in (2.0, 0.5)])
         size = sum(grad.numel() * grad.element_size() for grad in self.grads)
         self.flat = torch.ones(size // 4, device=device)
-        self.factor = 0.5
-
-    def next_factor(self) -> float:
-        self.factor = 1 / self.factor
-        return self.factor
-
-    def next_tensor(self) -> torch.Tensor:
-        return self.factors[self.next_factor()]
+        self.factors = itertools.cycle([2.0, 0.5])
 
     def unscale(self) -> None:
-        torch.ops.torchamp.unscale_(self.grads, self.found_inf, self.next_tensor())
+        torch.ops.torchamp.unscale_(self.grads, self.found_inf, next(self.scales))
 
     def unscale_stock(self) -> None:
         torch._amp_foreach_non_finite_check_and_unscale_(
-            self.grads, self.found_inf, self.next_tensor()
+            self.grads, self.found_inf, next(self.scales)
         )
 
     def clip(self) -> None:
-        torch.ops.torchamp.clip_grad_norm_(self.grads, self.found_inf, self.next_tensor(), 1e9)
+        torch.ops.torchamp.clip_grad_norm_(self.grads, self.found_inf, next(self.scales), 1e9)
 
     def clip_stock(self) -> None:
         self.unscale_stock()
         torch.nn.utils.clip_grad_norm_(self.params, 1e9)
 
     def pass_scale(self) -> None:
-        self.flat.mul_(self.next_factor())
+        self.flat.mul_(next(self.factors))
 
     def pass_clip(self) -> None:
         torch.dot(self.flat, self.flat)
