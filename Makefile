@@ -28,7 +28,7 @@ $(RUN) cmake --install $(BUILD) --prefix "$(SITE)" --component python
 $(RUN) cmake --install $(BUILD) --prefix "$(SITE)" --component python_sources
 endef
 
-.PHONY: help demo test build lint sanitize packaging clean distclean
+.PHONY: help demo test build lint sanitize packaging cubins clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo 'make lint       formatting and static analysis'
 	@echo 'make sanitize   the C++ tests under AddressSanitizer and UBSan'
 	@echo 'make packaging  install in every supported way, and use it from there'
+	@echo 'make cubins     check the machine code of the CUDA kernels (needs a CUDA build)'
 	@echo 'make clean      remove what was built; make distclean: also environments and data'
 	@echo
 	@echo 'PYTHON=python3  the interpreter that the environment is made from'
@@ -73,6 +74,9 @@ sanitize: $(READY)-torch $(READY)-build
 
 packaging: build
 	$(RUN) scripts/check_packaging.sh $(BUILD)
+
+cubins: build
+	$(RUN) python scripts/check_cubins.py $(BUILD)/src/libtorchamp.so
 
 clean:
 	rm -rf build out dist python/*.egg-info
