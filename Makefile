@@ -5,6 +5,7 @@ TORCH :=
 CUDA := AUTO
 ARCHS :=
 WERROR := OFF
+CMAKE_FLAGS :=
 
 # One environment and one build folder a torch version: the compiled code fits no other.
 VENV := .venv$(TORCH:%=-%)
@@ -21,7 +22,7 @@ define configure
 $(RUN) cmake $(FRESH) -S . -B $(BUILD) -G Ninja \
   -DPython_EXECUTABLE="$(BIN)/python" -DTORCHAMP_PYTHON=ON \
   -DTORCHAMP_TESTS=ON -DTORCHAMP_EXAMPLES=ON -DTORCHAMP_CUDA=$(CUDA) -DTORCHAMP_WERROR=$(WERROR) \
-  $(if $(ARCHS),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHS)",-UCMAKE_CUDA_ARCHITECTURES) -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
+  $(if $(ARCHS),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHS)",-UCMAKE_CUDA_ARCHITECTURES) -DCMAKE_EXPORT_COMPILE_COMMANDS=ON $(CMAKE_FLAGS)
 endef
 define install
 $(RUN) cmake --install $(BUILD) --prefix "$(SITE)" --component python
@@ -46,6 +47,7 @@ help:
 	@echo 'CUDA=AUTO       build the CUDA kernels: AUTO (if there is a toolkit), ON or OFF'
 	@echo 'ARCHS=90        CUDA architectures, CMake syntax (default: all that are supported)'
 	@echo 'WERROR=ON       treat compiler warnings as errors'
+	@echo 'CMAKE_FLAGS=    more arguments for cmake'
 
 demo: $(READY)-torch $(READY)-build $(READY)-demo
 	$(configure)

@@ -19,6 +19,7 @@ import torch
 from torch.utils._device import DeviceContext
 
 import torchamp
+from torchamp.amp.autocast_mode import _compiled_region
 
 _CPU = torch.device("cpu")
 _library = torch.library.Library("aten", "IMPL")  # the replaced kernels live as long as this
@@ -87,26 +88,33 @@ def _load(load: Callable[..., Any], file: Any, map_location: Any = None, **kwarg
 
 
 class _Autocast(torchamp.autocast):
-    def __init__(
-        self,
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return _compiled_region(*cls._on_cpu(*args, **kwargs))
+        return object.__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*self._on_cpu(*args, **kwargs))
+
+    @staticmethod
+    def _on_cpu(
         device_type: str,
         dtype: torch.dtype | None = None,
         enabled: bool = True,
         cache_enabled: bool | None = None,
-    ) -> None:
+    ) -> tuple[Any, ...]:
+        """The arguments of ``torch.autocast`` for the CPU."""
         if _mapped(device_type) != device_type:
             device_type, dtype = "cpu", torch.float16 if dtype is None else dtype
-        super().__init__(device_type, dtype, enabled, cache_enabled)
+        return device_type, dtype, enabled, cache_enabled
 
 
 class _CudaAutocast(_Autocast):
-    def __init__(
-        self,
-        enabled: bool = True,
-        dtype: torch.dtype = torch.float16,
-        cache_enabled: bool = True,
-    ) -> None:
-        super().__init__("cuda", dtype, enabled, cache_enabled)
+    @staticmethod
+    def _on_cpu(  # type: ignore[override]
+        enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
+    ) -> tuple[Any, ...]:
+        return "cpu", dtype, enabled, cache_enabled
 
 
 class _GradScaler(torchamp.GradScaler):
@@ -120,7 +128,7 @@ class _CudaGradScaler(_GradScaler):
 
 
 def _replace_everywhere(replacements: dict[Any, Any]) -> None:
-    """Replace classes in PyTorch's AMP modules and in ours."""
+    """Replace classes in PyTorch's AMP modules and in ours, except where patch() does not."""
     owners = (torch, torchamp)
     modules = [
         module
@@ -130,6 +138,8 @@ def _replace_everywhere(replacements: dict[Any, Any]) -> None:
     ]
     for module in modules:
         for name, value in list(vars(module).items()):
+            if module is torch.amp.autocast_mode and name == "autocast":
+                continue  # torch.compile compares with it
             if isinstance(value, type) and value in replacements:
                 setattr(module, name, replacements[value])
 

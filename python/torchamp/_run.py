@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import importlib.machinery
 import os
 import sys
 from types import CodeType, ModuleType, TracebackType
 
-from torchamp import _cpu_device
+from torchamp._cpu_device import map_cuda_to_cpu
 from torchamp.patching import patch
 
 
@@ -24,9 +25,13 @@ def run(script: str, arguments: list[str], device: str | None = None) -> None:
     except OSError as error:
         print(f"torchamp: can't open file {path!r}: {error}", file=sys.stderr)
         sys.exit(2)
+    if device == "cpu":
+        # torch.compile builds its tables from what the names mean when it is loaded, and any
+        # optimizer loads it.
+        importlib.import_module("torch._dynamo")
     patch()
     if device == "cpu":
-        _cpu_device.map_cuda_to_cpu()
+        map_cuda_to_cpu()
     main = _main_module(path)
     sys.argv = [script, *arguments]
     if not getattr(sys.flags, "safe_path", False):  # python -P

@@ -210,6 +210,30 @@ def test_a_migrated_script_is_mapped_too(script):
     assert done.stderr == ""
 
 
+def test_compiled_functions_of_a_script_for_a_gpu(script):
+    path = script("""
+        import torch
+        import torchamp
+
+        for region in (
+            lambda: torch.autocast("cuda"),
+            lambda: torch.amp.autocast(device_type="cuda", dtype=torch.float16),
+            torch.cuda.amp.autocast,
+            torchamp.cuda.amp.autocast,
+        ):
+
+            @torch.compile(backend="aot_eager", fullgraph=True)
+            def product(x, region=region):
+                with region():
+                    return x @ x
+
+            print(product(torch.ones(2, 2).to("cuda")).dtype)
+    """)
+    done = run("--device", "cpu", path)
+    assert done.stdout == "torch.float16\n" * 4
+    assert done.stderr == ""
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
 def test_without_the_option_cuda_is_what_it_is(script):
     path = script("import torch\ntorch.ones(2).cuda()\n")
