@@ -36,6 +36,9 @@ struct GradScalerOptions {
   /// False turns every method into a no-op (`step` calls the optimizer), so that the same loop also
   /// serves float32 and bfloat16.
   TORCH_ARG(bool, enabled) = true;
+  /// True makes it an error if the device is missing; else a scaler for a missing CUDA device is
+  /// disabled, with a warning.
+  TORCH_ARG(bool, require_device) = false;
 };
 
 /// What `GradScaler::step` did.
@@ -68,7 +71,7 @@ enum class StepResult {
 class TORCHAMP_API GradScaler {
  public:
   /// Throws c10::Error naming the option and its value if one is out of range. A CUDA device where
-  /// there is no CUDA gives a warning and a disabled scaler.
+  /// there is no CUDA gives a warning and a disabled scaler, or c10::Error with `require_device`.
   explicit GradScaler(GradScalerOptions options = {});
   ~GradScaler();
   GradScaler(GradScaler&&) noexcept;
@@ -135,8 +138,9 @@ class TORCHAMP_API GradScaler {
   void set_growth_interval(int64_t new_interval);
 
   /// The state with the keys and types of Python's `state_dict()`: scale, growth_factor,
-  /// backoff_factor (float), growth_interval, _growth_tracker (int); empty if disabled. Call it
-  /// after `update`. `torch::pickle_save` of it can be read by Python's `torch.load`. Synchronises.
+  /// backoff_factor (float), growth_interval, _growth_tracker (int); empty if disabled, with a
+  /// warning if that is because the device is missing. Call it after `update`.
+  /// `torch::pickle_save` of it can be read by Python's `torch.load`. Synchronises.
   [[nodiscard]] c10::impl::GenericDict state_dict() const;
 
   /// Takes a state that `state_dict` of either language made, for Python's through

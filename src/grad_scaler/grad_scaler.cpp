@@ -11,6 +11,7 @@
 #include <cmath>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "grad_scaler/gradients.h"
 
@@ -144,6 +145,7 @@ struct GradScaler::State {
   at::Tensor scale;                 // float32, 0-dim; undefined before the first scale()
   at::Tensor growth_tracker;        // int32, 0-dim
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> optimizers;
+  bool misses_device = false;  // disabled for that reason, and saving has not warned of it yet
 
   void make_tensors(const at::Device& device) {
     scale = at::full({}, options.init_scale(), at::TensorOptions(at::kFloat).device(device));
@@ -187,8 +189,12 @@ struct GradScaler::State {
 GradScaler::GradScaler(GradScalerOptions options) : state_(std::make_unique<State>()) {
   const std::optional<at::Device> device = options.device();
   if (options.enabled() && device && device->is_cuda() && !at::hasCUDA()) {
+    TORCH_CHECK(!options.require_device(),
+                "torchamp: GradScaler for CUDA, which is not available, was made with "
+                "require_device(true)");
     TORCH_WARN("torchamp: GradScaler for CUDA, but CUDA is not available. Disabling it.");
     options.enabled(false);
+    state_->misses_device = true;
   }
   if (options.enabled()) {
     check_init_scale(options.init_scale());
@@ -371,6 +377,12 @@ void GradScaler::set_growth_interval(int64_t new_interval) {
 }
 
 c10::impl::GenericDict GradScaler::state_dict() const {
+  if (std::exchange(state_->misses_device, false)) {
+    TORCH_WARN(
+        "torchamp: a GradScaler that was disabled because CUDA is not available is being saved: "
+        "its state is empty, and an enabled GradScaler refuses to load that. Set enabled(false) "
+        "where it is meant to be off, require_device(true) to be told when it is made.");
+  }
   c10::impl::GenericDict state(c10::StringType::get(), c10::AnyType::get());
   if (is_enabled()) {
     state.insert("scale", get_scale());

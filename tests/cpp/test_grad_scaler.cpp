@@ -373,12 +373,62 @@ TEST_CASE("K34: a disabled scaler passes everything through", "[grad_scaler]") {
   CHECK_FALSE(scaler.is_enabled());
 }
 
+namespace {
+
+/// Collects the warnings of what runs while it lives.
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
+  std::vector<std::string> messages;
+
+ private:
+  c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
+}  // namespace
+
 TEST_CASE("K35: a scaler for CUDA on a machine without CUDA is disabled", "[grad_scaler]") {
   if (torch::cuda::is_available()) {
     return;
   }
-  GradScaler scaler(GradScalerOptions().device(torch::kCUDA));
+  const Warnings warnings;
+  const GradScaler scaler(GradScalerOptions().device(torch::kCUDA));
   CHECK_FALSE(scaler.is_enabled());
+  CHECK(warnings.messages.size() == 1);
+}
+
+TEST_CASE("K35: saving a scaler that misses its device warns once", "[grad_scaler]") {
+  if (torch::cuda::is_available()) {
+    return;
+  }
+  const GradScaler scaler(GradScalerOptions().device(torch::kCUDA));
+  const Warnings warnings;
+  std::stringstream archive;
+  torch::save(scaler, archive);
+  REQUIRE(warnings.messages.size() == 1);
+  CHECK(warnings.messages[0].find("require_device(true)") != std::string::npos);
+  CHECK(scaler.state_dict().empty());
+  CHECK(warnings.messages.size() == 1);
+}
+
+TEST_CASE("K35: a scaler that the user disabled is saved silently", "[grad_scaler]") {
+  const Warnings warnings;
+  const GradScaler scaler(GradScalerOptions().device(torch::kCUDA).enabled(false));
+  CHECK(scaler.state_dict().empty());
+  CHECK(warnings.messages.empty());
+}
+
+TEST_CASE("K35: a missing device is an error where it is required", "[grad_scaler]") {
+  const auto required = GradScalerOptions().require_device(true);
+  CHECK(GradScaler(GradScalerOptions(required).device(torch::kCPU)).is_enabled());
+  if (torch::cuda::is_available()) {
+    return;
+  }
+  const auto message =
+      message_of([&] { GradScaler scaler(GradScalerOptions(required).device(torch::kCUDA)); });
+  CHECK(message.find("require_device") != std::string::npos);
+  GradScaler off(GradScalerOptions(required).device(torch::kCUDA).enabled(false));
+  CHECK_FALSE(off.is_enabled());
 }
 
 TEST_CASE("Options out of range are refused by name and value", "[grad_scaler]") {

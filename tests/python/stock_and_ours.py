@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,10 +120,26 @@ def parameters(*grads: torch.Tensor | None, dtype: torch.dtype | None = None) ->
     return made
 
 
+OWN_OPTIONS = {"require_device"}  # of torchamp's GradScaler
+# Torchamp's own attributes, there only after an exception or where the device is missing
+OWN_ATTRIBUTES = {"_failed_steps", "_misses_device", "_warned_at_saving"}
+
+
+def arguments_of_stock(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """Name, kind and default of each argument; torchamp's own ones may only follow, as keywords."""
+    arguments = [
+        (p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()
+    ]
+    own = [argument for argument in arguments if argument[0] in OWN_OPTIONS]
+    first_own = len(arguments) - len(own)
+    assert arguments[first_own:] == own
+    assert all(kind is inspect.Parameter.KEYWORD_ONLY for _, kind, _ in own)
+    return arguments[:first_own]
+
+
 def scaler_state(scaler: torch.amp.GradScaler) -> Any:
     """All attributes of a scaler, private ones too, with the ids of optimizers left out."""
-    state = dict(vars(scaler))
-    state.pop("_failed_steps", None)  # torchamp's own, there only after an exception
+    state = {key: value for key, value in vars(scaler).items() if key not in OWN_ATTRIBUTES}
     if "_per_optimizer_states" in state:
         state["_per_optimizer_states"] = [
             (str(entry["stage"]), snapshot(entry["found_inf_per_device"]))

@@ -1,6 +1,7 @@
 """What users of mixed precision ran into, one test a case, named by its number."""
 
 import copy
+import pickle
 import warnings
 
 import pytest
@@ -187,15 +188,85 @@ def test_k34_a_disabled_scaler_does_nothing():
     assert scaler.get_scale() == 1.0
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_k35_a_cuda_scaler_without_cuda():
-    """One warning and disabled. Its empty state dict is refused where one is needed."""
+@pytest.fixture
+def without_cuda(monkeypatch):
+    """What a machine without CUDA sees, on any machine."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def scaler_without_cuda(kind=torchamp.GradScaler, **options):
     with pytest.warns(UserWarning, match="CUDA is not available") as caught:
-        scaler = torchamp.GradScaler("cuda")
+        scaler = kind(**options)
     assert len(caught) == 1
+    assert caught[0].filename == __file__
     assert not scaler.is_enabled()
+    return scaler
+
+
+KINDS = [torchamp.GradScaler, torchamp.cuda.amp.GradScaler]
+SAVINGS = {"state_dict": lambda scaler: scaler.state_dict(), "pickle": pickle.dumps}
+
+
+def test_k35_a_cuda_scaler_without_cuda_is_disabled_with_a_warning(without_cuda):
+    """As stock. Its empty state dict is refused where one is needed."""
+    scaler = scaler_without_cuda()
+    with pytest.warns(UserWarning, match="not available"):
+        state = scaler.state_dict()
+    assert state == {}
     with pytest.raises(RuntimeError, match="disabled"):
-        torchamp.GradScaler("cpu").load_state_dict(scaler.state_dict())
+        torchamp.GradScaler("cpu").load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("save", SAVINGS.values(), ids=SAVINGS)
+def test_k35_saving_a_scaler_that_misses_its_device_warns_once(without_cuda, kind, save):
+    scaler = scaler_without_cuda(kind)
+    with pytest.warns(UserWarning, match=r"empty.*enabled=False.*require_device=True") as caught:
+        save(scaler)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for again in SAVINGS.values():
+            again(scaler)
+
+
+def test_k35_a_copy_that_was_loaded_still_warns(without_cuda):
+    scaler = scaler_without_cuda()
+    with pytest.warns(UserWarning, match="empty"):
+        copied = pickle.loads(pickle.dumps(scaler))
+    assert not copied.is_enabled()
+    with pytest.warns(UserWarning, match="empty"):
+        assert copied.state_dict() == {}
+
+
+@pytest.mark.parametrize("save", SAVINGS.values(), ids=SAVINGS)
+@pytest.mark.parametrize("options", [{"device": "cuda"}, {"device": "cpu"}])
+def test_k35_a_scaler_that_the_user_disabled_is_saved_silently(without_cuda, save, options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(torchamp.GradScaler(**options, enabled=False))
+        save(torchamp.GradScaler("cpu"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_k35_an_error_where_the_device_is_required(without_cuda, kind):
+    with pytest.raises(RuntimeError, match=r"cuda.*not available.*require_device"):
+        kind(require_device=True)
+    assert not kind(enabled=False, require_device=True).is_enabled()
+
+
+@pytest.mark.parametrize("device", ["cuda:0", torch.device("cuda"), "xpu"])
+def test_k35_any_spelling_of_a_required_device(without_cuda, monkeypatch, device):
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="require_device"):
+        torchamp.GradScaler(device, require_device=True)
+
+
+def test_k35_a_required_device_that_is_there(monkeypatch):
+    assert torchamp.GradScaler("cpu", require_device=True).is_enabled()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert torchamp.GradScaler(require_device=True).is_enabled()
 
 
 @pytest.mark.parametrize("unscale_first", [False, True])

@@ -72,6 +72,20 @@ def _is_available(device: str) -> bool:
     return False
 
 
+def _require(device: str) -> None:
+    """Raise RuntimeError if the device cannot be there."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        available = not torch.cuda.amp.common.amp_definitely_not_available()
+    else:
+        available = torch.get_device_module(kind).is_available()
+    if not available:
+        raise RuntimeError(
+            f"GradScaler for {str(device)!r}, which is not available, was made with "
+            "require_device=True."
+        )
+
+
 def _user_stacklevel() -> int:
     """The ``stacklevel`` with which the caller's warning points outside of this package."""
     level = 1
@@ -129,11 +143,17 @@ class GradScaler(torch.amp.GradScaler):
     docs/differences.md. Gradients that are not plain strided CPU or CUDA tensors (DTensor, sparse,
     subclasses, anything under a dispatch mode) go through stock's own code and operators.
 
+    A scaler for "cuda" where there is no CUDA warns and is disabled, and warns again when it is
+    saved; with ``require_device=True`` it is a RuntimeError.
+
     Raises ValueError (AssertionError where stock does) for options out of range.
     """
 
     # Optimizers, by id, whose step raised after their gradients were unscaled.
     _failed_steps: frozenset[int] = frozenset()
+    # Whether it is disabled because its device is missing, and whether saving it warned of that.
+    _misses_device: bool = False
+    _warned_at_saving: bool = False
 
     def __init__(
         self,
@@ -143,9 +163,14 @@ class GradScaler(torch.amp.GradScaler):
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         enabled: bool = True,
+        *,
+        require_device: bool = False,
     ) -> None:
-        if enabled and not _is_available(device):
+        if enabled and require_device:
+            _require(device)
+        elif enabled and not _is_available(device):
             enabled = False
+            self._misses_device = True
         if enabled:
             _check_options(init_scale, growth_factor, backoff_factor)
         super().__init__(
@@ -449,6 +474,32 @@ class GradScaler(torch.amp.GradScaler):
                 f"{tuple(new_scale.shape)} on {new_scale.device}."
             )
         scale.copy_(new_scale.reshape(scale.shape))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state: scale, factors, interval and tracker; empty if disabled.
+
+        Call it after ``update``. Synchronises with the scale's device.
+        """
+        self._warn_if_saved_without_device()
+        return super().state_dict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        self._warn_if_saved_without_device()
+        state.pop("_warned_at_saving", None)
+        return state
+
+    def _warn_if_saved_without_device(self) -> None:
+        if not self._misses_device or self._warned_at_saving:
+            return
+        self._warned_at_saving = True
+        warnings.warn(
+            f"A GradScaler that was disabled because {self._device!r} is not available is being "
+            "saved: its state is empty, and an enabled GradScaler refuses to load that. Pass "
+            "enabled=False where it is meant to be off, require_device=True to be told when it is "
+            "made.",
+            stacklevel=_user_stacklevel(),
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a state that ``state_dict`` made. A disabled scaler ignores it.

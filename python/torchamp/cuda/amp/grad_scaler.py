@@ -16,7 +16,15 @@ class GradScaler(grad_scaler.GradScaler):
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         enabled: bool = True,
+        *,
+        require_device: bool = False,
     ) -> None:
         super().__init__(
-            "cuda", init_scale, growth_factor, backoff_factor, growth_interval, enabled
+            "cuda",
+            init_scale,
+            growth_factor,
+            backoff_factor,
+            growth_interval,
+            enabled,
+            require_device=require_device,
         )
