@@ -17,6 +17,7 @@ sources=$(find $folders -name '*.h' -o -name '*.cpp' -o -name '*.cuh' -o -name '
 check clang-format clang-format --dry-run -Werror $sources
 check "ruff check" ruff check .
 check "ruff format" ruff format --check .
+check mypy mypy
 check clang-tidy run-clang-tidy.py -quiet -hide-progress -p "$build" -warnings-as-errors='*' \
   "^$(pwd)/(src|python/csrc|examples)/.*\.cpp$"
 exit $status

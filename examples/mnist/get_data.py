@@ -6,6 +6,7 @@ alone.
 """
 
 import argparse
+import functools
 import gzip
 import hashlib
 import io
@@ -43,11 +44,12 @@ class SourceError(Exception):
 
 def from_mirror() -> Files:
     deadline = time.monotonic() + DOWNLOAD_SECONDS
-    in_time(lambda: fetch(f"{MIRROR}/t10k-labels-idx1-ubyte.gz", deadline), CONNECT_SECONDS)
+    first = f"{MIRROR}/t10k-labels-idx1-ubyte.gz"
+    in_time(functools.partial(fetch, first, deadline), CONNECT_SECONDS)
     files = {}
     for name, md5 in MIRROR_FILES.items():
         url = f"{MIRROR}/{name}.gz"
-        packed = in_time(lambda url=url: fetch(url, deadline), deadline - time.monotonic())
+        packed = in_time(functools.partial(fetch, url, deadline), deadline - time.monotonic())
         found = hashlib.md5(packed, usedforsecurity=False).hexdigest()
         if found != md5:
             raise SourceError(f"{url} has the MD5 sum {found}, expected {md5}")

@@ -89,7 +89,7 @@ def _require(device: str) -> None:
 def _user_stacklevel() -> int:
     """The ``stacklevel`` with which the caller's warning points outside of this package."""
     level = 1
-    frame = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith("torchamp."):
         level += 1
         frame = frame.f_back
@@ -120,8 +120,9 @@ def _any_flag(
     Exactly 0 or 1: fused optimizers skip at 1 only, and step on infinite gradients at 2.
     """
     flags = [flag.to(device, non_blocking=True) for flag in found_inf_per_device.values()]
-    total = sum(flags)
-    return total.clamp(max=1.0) if len(flags) > 1 else total
+    if len(flags) < 2:
+        return sum(flags)
+    return sum(flags[1:], flags[0]).clamp(max=1.0)
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -202,6 +203,7 @@ class GradScaler(torch.amp.GradScaler):
             if self._scale is None:
                 self._lazy_init_scale_growth_tracker(device)
             scale = self._scale
+            assert scale is not None
             return outputs * (
                 scale if scale.device == device else scale.to(device, non_blocking=True)
             )
@@ -214,6 +216,7 @@ class GradScaler(torch.amp.GradScaler):
             if device not in scales:
                 if self._scale is None:
                     self._lazy_init_scale_growth_tracker(device)
+                assert self._scale is not None
                 scales[device] = self._scale.to(device=device, non_blocking=True, copy=True)
             return outputs * scales[device]
         if isinstance(outputs, abc.Mapping):
@@ -382,7 +385,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def _step_with_scaling_optimizer(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Any,  # a torch.optim.Optimizer, which declares neither attribute
         state: dict[str, Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
