@@ -281,3 +281,15 @@ TEST_CASE("K71: a CUDA region on a machine without CUDA does nothing", "[autocas
   }
   CHECK(Settings() == before);
 }
+
+TEST_CASE("A CUDA region casts CUDA tensors to float16 and leaves CPU tensors alone",
+          "[autocast]") {
+  if (!torch::cuda::is_available()) {
+    return;
+  }
+  const auto on_cuda = torch::ones({8, 8}, at::kCUDA);
+  AutocastGuard autocast(at::kCUDA);
+  CHECK(torch::mm(on_cuda, on_cuda).scalar_type() == at::kHalf);
+  CHECK(on_cuda.sum().scalar_type() == at::kFloat);
+  CHECK(mm_dtype() == at::kFloat);
+}

@@ -11,7 +11,12 @@
 #include <vector>
 
 #include "catch.h"
+#include "devices.h"
 
+using on_device::full;
+using on_device::indices;
+using on_device::ones;
+using on_device::zeros;
 using torchamp::GradScaler;
 using torchamp::GradScalerOptions;
 using torchamp::StepResult;
@@ -23,7 +28,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 /// A parameter of four ones with an SGD optimizer: the setting of most cases.
 struct Toy {
-  torch::Tensor p = torch::ones({4}, torch::requires_grad());
+  torch::Tensor p = ones({4}, torch::requires_grad());
   torch::optim::SGD optimizer;
 
   explicit Toy(double lr = 1) : optimizer({p}, lr) {}
@@ -34,7 +39,7 @@ struct Toy {
     scaler.scale(p.sum() * factor).backward();
   }
   [[nodiscard]] bool holds(double value) const {
-    return torch::equal(p.detach(), torch::full({4}, value));
+    return torch::equal(p.detach(), full({4}, value));
   }
 };
 
@@ -66,19 +71,21 @@ std::string message_of(F&& f) {
 }  // namespace
 
 TEST_CASE("K1: gradients are unscaled before the step", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(8));
   toy.backward(scaler);
-  CHECK(torch::equal(toy.p.grad(), torch::full({4}, 8.0f)));
+  CHECK(torch::equal(toy.p.grad(), full({4}, 8.0f)));
   CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
   scaler.update();
   CHECK(toy.holds(0));
-  CHECK(torch::equal(toy.p.grad(), torch::ones({4})));
+  CHECK(torch::equal(toy.p.grad(), ones({4})));
   CHECK(scaler.get_scale() == 8);
 }
 
 TEST_CASE("K2: the scale grows after the interval and backs off after an overflow",
           "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy(0);
   GradScaler scaler(scale_of(1).growth_interval(3));
   std::vector<double> scales;
@@ -95,6 +102,7 @@ TEST_CASE("K2: the scale grows after the interval and backs off after an overflo
 }
 
 TEST_CASE("K5: a gradient that overflows when unscaled skips the step", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(0x1p-10));
   toy.backward(scaler);
@@ -106,6 +114,7 @@ TEST_CASE("K5: a gradient that overflows when unscaled skips the step", "[grad_s
 }
 
 TEST_CASE("K15: the result says whether the step was skipped", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(4));
   toy.backward(scaler, kInf);
@@ -119,6 +128,7 @@ TEST_CASE("K15: the result says whether the step was skipped", "[grad_scaler]") 
 }
 
 TEST_CASE("K22: each optimizer skips by itself, the scale backs off once", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy good;
   Toy bad;
   GradScaler scaler(scale_of(8));
@@ -133,6 +143,7 @@ TEST_CASE("K22: each optimizer skips by itself, the scale backs off once", "[gra
 }
 
 TEST_CASE("K24: calls out of order are errors that say what to call", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(8));
   CHECK_THROWS_AS(scaler.unscale_(toy.optimizer), c10::Error);
@@ -143,7 +154,7 @@ TEST_CASE("K24: calls out of order are errors that say what to call", "[grad_sca
   CHECK_THROWS_AS(scaler.update(), c10::Error);
   scaler.unscale_(toy.optimizer);
   CHECK(message_of([&] { scaler.unscale_(toy.optimizer); }).find("update()") != std::string::npos);
-  CHECK(torch::equal(toy.p.grad(), torch::ones({4})));
+  CHECK(torch::equal(toy.p.grad(), ones({4})));
   scaler.step(toy.optimizer);
   CHECK(message_of([&] { scaler.step(toy.optimizer); }).find("update()") != std::string::npos);
   CHECK_THROWS_AS(scaler.unscale_(toy.optimizer), c10::Error);
@@ -154,7 +165,8 @@ TEST_CASE("K24: calls out of order are errors that say what to call", "[grad_sca
 }
 
 TEST_CASE("K26: after an exception in the step the next iteration works", "[grad_scaler]") {
-  const auto p = torch::ones({4}, torch::requires_grad());
+  ON_EACH_DEVICE();
+  const auto p = ones({4}, torch::requires_grad());
   Moody optimizer({p}, 1);
   GradScaler scaler(scale_of(8));
   scaler.scale(p.sum()).backward();
@@ -166,14 +178,15 @@ TEST_CASE("K26: after an exception in the step the next iteration works", "[grad
   optimizer.zero_grad();
   scaler.scale(p.sum()).backward();
   scaler.unscale_(optimizer);
-  CHECK(torch::equal(p.grad(), torch::ones({4})));
+  CHECK(torch::equal(p.grad(), ones({4})));
   CHECK(scaler.step(optimizer) == StepResult::stepped);
   scaler.update();
-  CHECK(torch::equal(p.detach(), torch::zeros({4})));
+  CHECK(torch::equal(p.detach(), zeros({4})));
 }
 
 TEST_CASE("A failed step may be tried again and unscales once", "[grad_scaler]") {
-  const auto p = torch::ones({4}, torch::requires_grad());
+  ON_EACH_DEVICE();
+  const auto p = ones({4}, torch::requires_grad());
   Moody optimizer({p}, 1);
   GradScaler scaler(scale_of(8));
   scaler.scale(p.sum()).backward();
@@ -182,12 +195,13 @@ TEST_CASE("A failed step may be tried again and unscales once", "[grad_scaler]")
   CHECK_THROWS_AS(scaler.unscale_(optimizer), c10::Error);
   optimizer.throws = false;
   CHECK(scaler.step(optimizer) == StepResult::stepped);
-  CHECK(torch::equal(p.detach(), torch::zeros({4})));
+  CHECK(torch::equal(p.detach(), zeros({4})));
   scaler.update();
 }
 
 TEST_CASE("A failed step may be followed by update", "[grad_scaler]") {
-  const auto p = torch::ones({4}, torch::requires_grad());
+  ON_EACH_DEVICE();
+  const auto p = ones({4}, torch::requires_grad());
   Moody optimizer({p}, 1);
   GradScaler scaler(scale_of(8).growth_interval(1));
   scaler.scale(p.sum()).backward();
@@ -198,47 +212,51 @@ TEST_CASE("A failed step may be followed by update", "[grad_scaler]") {
 }
 
 TEST_CASE("Gradients can be changed between unscale_ and step", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(1024));
   toy.backward(scaler, 10);
   scaler.unscale_(toy.optimizer);
   torch::nn::utils::clip_grad_norm_({toy.p}, 1.0);
   scaler.step(toy.optimizer);
-  CHECK(torch::allclose(toy.p.detach(), torch::full({4}, 0.5f), 1e-5, 1e-5));
+  CHECK(torch::allclose(toy.p.detach(), full({4}, 0.5f), 1e-5, 1e-5));
   scaler.update();
 
   toy.backward(scaler);
   scaler.unscale_(toy.optimizer);
-  toy.p.mutable_grad() = torch::zeros({4});
+  toy.p.mutable_grad() = zeros({4});
   scaler.step(toy.optimizer);
-  CHECK(torch::allclose(toy.p.detach(), torch::full({4}, 0.5f), 1e-5, 1e-5));
+  CHECK(torch::allclose(toy.p.detach(), full({4}, 0.5f), 1e-5, 1e-5));
 }
 
 TEST_CASE("K36: clip_grad_norm_ unscales and clips in one call", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(1024));
   CHECK_THROWS_AS(scaler.clip_grad_norm_(toy.optimizer, 1), c10::Error);
   toy.backward(scaler, 10);
   CHECK(scaler.clip_grad_norm_(toy.optimizer, 1).item<double>() == Approx(20));
-  CHECK(torch::allclose(toy.p.grad(), torch::full({4}, 0.5f)));
+  CHECK(torch::allclose(toy.p.grad(), full({4}, 0.5f)));
   CHECK_THROWS_AS(scaler.unscale_(toy.optimizer), c10::Error);
   CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
   CHECK_THROWS_AS(scaler.clip_grad_norm_(toy.optimizer, 1), c10::Error);
   scaler.update();
-  CHECK(torch::allclose(toy.p.detach(), torch::full({4}, 0.5f)));
+  CHECK(torch::allclose(toy.p.detach(), full({4}, 0.5f)));
 }
 
 TEST_CASE("clip_grad_norm_ after unscale_ only clips", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(1024));
   toy.backward(scaler, 10);
   scaler.unscale_(toy.optimizer);
   CHECK(scaler.clip_grad_norm_(toy.optimizer, 1).item<double>() == Approx(20));
-  CHECK(torch::allclose(toy.p.grad(), torch::full({4}, 0.5f)));
+  CHECK(torch::allclose(toy.p.grad(), full({4}, 0.5f)));
   CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
 }
 
 TEST_CASE("K37: an overflow in clip_grad_norm_ leaves gradients and skips", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(8));
   toy.backward(scaler);
@@ -254,59 +272,65 @@ TEST_CASE("K37: an overflow in clip_grad_norm_ leaves gradients and skips", "[gr
 
 TEST_CASE("clip_grad_norm_ of a disabled scaler clips, without gradients the norm is 0",
           "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(GradScalerOptions().enabled(false));
   CHECK(scaler.clip_grad_norm_(toy.optimizer, 1).item<double>() == 0);
   toy.backward(scaler, 10);
   CHECK(scaler.clip_grad_norm_(toy.optimizer, 1).item<double>() == Approx(20));
-  CHECK(torch::allclose(toy.p.grad(), torch::full({4}, 0.5f)));
+  CHECK(torch::allclose(toy.p.grad(), full({4}, 0.5f)));
 }
 
 TEST_CASE("clip_grad_norm_ sums what a sparse gradient has twice", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(3, 1).sparse(true));
+  embedding->to(on_device::current());
   torch::optim::SGD optimizer(embedding->parameters(), 1);
   GradScaler scaler(scale_of(8));
-  scaler.scale(embedding(torch::tensor({1, 1, 1, 2})).sum()).backward();
+  scaler.scale(embedding(indices({1, 1, 1, 2})).sum()).backward();
   const double norm = scaler.clip_grad_norm_(optimizer, 1).item<double>();
   CHECK(norm == Approx(std::sqrt(9.0 + 1.0)));
   CHECK(embedding->weight.grad().to_dense()[1].item<float>() == Approx(3 / norm));
 }
 
 TEST_CASE("A parameter group added later is unscaled too", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(8));
   toy.backward(scaler);
   scaler.step(toy.optimizer);
   scaler.update();
-  const auto q = torch::ones({2}, torch::requires_grad());
+  const auto q = ones({2}, torch::requires_grad());
   toy.optimizer.add_param_group(torch::optim::OptimizerParamGroup({q}));
   toy.optimizer.zero_grad();
   scaler.scale(toy.p.sum() + q.sum()).backward();
   scaler.step(toy.optimizer);
   scaler.update();
-  CHECK(torch::equal(q.detach(), torch::zeros({2})));
+  CHECK(torch::equal(q.detach(), zeros({2})));
 }
 
 TEST_CASE("An optimizer at the address of a destroyed one starts afresh", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   GradScaler scaler(scale_of(8));
   alignas(torch::optim::SGD) std::byte place[sizeof(torch::optim::SGD)];
-  const auto p = torch::ones({4}, torch::requires_grad());
+  const auto p = ones({4}, torch::requires_grad());
   {
     auto* first = new (place) torch::optim::SGD({p}, 1);
     scaler.scale(p.sum()).backward();
     scaler.unscale_(*first);
     first->~SGD();
   }
-  const auto q = torch::ones({4}, torch::requires_grad());
+  const auto q = ones({4}, torch::requires_grad());
   auto* second = new (place) torch::optim::SGD({q}, 1);
   scaler.scale(q.sum()).backward();
   scaler.unscale_(*second);
-  CHECK(torch::equal(q.grad(), torch::ones({4})));
+  CHECK(torch::equal(q.grad(), ones({4})));
   second->~SGD();
 }
 
 TEST_CASE("An optimizer whose parameters have no gradient is an error that names causes",
           "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   Toy idle;
   GradScaler scaler(scale_of(8));
@@ -318,13 +342,14 @@ TEST_CASE("An optimizer whose parameters have no gradient is an error that names
 }
 
 TEST_CASE("K33: bfloat16 and float64 gradients are unscaled and checked", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   for (const auto dtype : {at::kBFloat16, at::kDouble}) {
-    const auto p = torch::ones({4}, torch::TensorOptions(dtype).requires_grad(true));
+    const auto p = ones({4}, torch::TensorOptions(dtype).requires_grad(true));
     torch::optim::SGD optimizer({p}, 1);
     GradScaler scaler(scale_of(8));
     scaler.scale(p.sum()).backward();
     CHECK(scaler.step(optimizer) == StepResult::stepped);
-    CHECK(torch::equal(p.grad(), torch::ones({4}, dtype)));
+    CHECK(torch::equal(p.grad(), ones({4}, dtype)));
     scaler.update();
     p.mutable_grad().fill_(kInf);
     CHECK(scaler.step(optimizer) == StepResult::skipped);
@@ -332,32 +357,36 @@ TEST_CASE("K33: bfloat16 and float64 gradients are unscaled and checked", "[grad
 }
 
 TEST_CASE("float16 gradients are refused by place and shape, nothing is changed", "[grad_scaler]") {
-  const auto p = torch::ones({4}, torch::requires_grad());
-  const auto half = torch::ones({2, 3}, torch::TensorOptions(at::kHalf).requires_grad(true));
+  ON_EACH_DEVICE();
+  const auto p = ones({4}, torch::requires_grad());
+  const auto half = ones({2, 3}, torch::TensorOptions(at::kHalf).requires_grad(true));
   torch::optim::SGD optimizer({p, half}, 1);
   GradScaler scaler(scale_of(8));
   scaler.scale(p.sum() + half.to(at::kFloat).sum()).backward();
   const auto message = message_of([&] { scaler.unscale_(optimizer); });
   CHECK(message.find("FP16") != std::string::npos);
   CHECK(message.find("parameter 1 of group 0, shape [2, 3]") != std::string::npos);
-  CHECK(torch::equal(p.grad(), torch::full({4}, 8.0f)));
+  CHECK(torch::equal(p.grad(), full({4}, 8.0f)));
 }
 
 TEST_CASE("Sparse gradients are unscaled by their values", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+  embedding->to(on_device::current());
   torch::optim::SGD optimizer(embedding->parameters(), 1);
   GradScaler scaler(scale_of(8));
   const auto before = embedding->weight.detach().clone();
-  scaler.scale(embedding(torch::tensor({1, 3, 1})).sum()).backward();
+  scaler.scale(embedding(indices({1, 3, 1})).sum()).backward();
   REQUIRE(embedding->weight.grad().is_sparse());
   scaler.unscale_(optimizer);
   const auto grad = embedding->weight.grad().to_dense();
-  CHECK(torch::equal(grad.sum(1), torch::tensor({0.0f, 4.0f, 0.0f, 2.0f, 0.0f})));
+  CHECK(torch::equal(grad.sum(1), on_device::tensor({0.0f, 4.0f, 0.0f, 2.0f, 0.0f})));
   CHECK(scaler.step(optimizer) == StepResult::stepped);
   CHECK(torch::allclose(before - embedding->weight.detach(), grad));
 }
 
 TEST_CASE("K34: a disabled scaler passes everything through", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(GradScalerOptions().enabled(false));
   const auto loss = toy.p.sum();
@@ -460,6 +489,7 @@ TEST_CASE("Options out of range are refused by name and value", "[grad_scaler]")
 }
 
 TEST_CASE("K8: an interval lowered below the tracker grows at the next update", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy(0);
   GradScaler scaler(scale_of(4).growth_interval(100));
   for (int i = 0; i < 5; ++i) {
@@ -475,19 +505,21 @@ TEST_CASE("K8: an interval lowered below the tracker grows at the next update", 
 }
 
 TEST_CASE("scale keeps gradients flowing and promotes as PyTorch does", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   GradScaler scaler(scale_of(4));
-  const auto x = torch::ones({2}, torch::requires_grad());
+  const auto x = ones({2}, torch::requires_grad());
   const auto scaled = scaler.scale({x.sum(), x.prod()});
   REQUIRE(scaled.size() == 2);
   CHECK(scaled[0].item<float>() == 8);
   CHECK(scaled[0].requires_grad());
-  CHECK(scaler.scale(torch::ones({1}, at::kHalf)).scalar_type() == at::kHalf);
-  CHECK(scaler.scale(torch::ones({}, at::kHalf)).scalar_type() == at::kFloat);
-  CHECK(scaler.scale(torch::ones({2}, at::kDouble)).scalar_type() == at::kDouble);
+  CHECK(scaler.scale(ones({1}, at::kHalf)).scalar_type() == at::kHalf);
+  CHECK(scaler.scale(ones({}, at::kHalf)).scalar_type() == at::kFloat);
+  CHECK(scaler.scale(ones({2}, at::kDouble)).scalar_type() == at::kDouble);
   CHECK_THROWS_AS(scaler.scale(torch::Tensor()), c10::Error);
 }
 
 TEST_CASE("update with a value sets the scale and ends the iteration", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler scaler(scale_of(8));
   toy.backward(scaler);
@@ -497,23 +529,25 @@ TEST_CASE("update with a value sets the scale and ends the iteration", "[grad_sc
   CHECK(scaler.get_growth_tracker() == 0);
   toy.backward(scaler);
   scaler.step(toy.optimizer);
-  scaler.update(torch::full({1}, 64.0f));
+  scaler.update(full({1}, 64.0f));
   CHECK(scaler.get_scale() == 64);
-  CHECK_THROWS_AS(scaler.update(torch::ones({2})), c10::Error);
-  CHECK_THROWS_AS(scaler.update(torch::ones({}, torch::requires_grad())), c10::Error);
-  CHECK_THROWS_AS(scaler.update(torch::ones({}, at::kMeta)), c10::Error);
+  CHECK_THROWS_AS(scaler.update(ones({2})), c10::Error);
+  CHECK_THROWS_AS(scaler.update(ones({}, torch::requires_grad())), c10::Error);
+  CHECK_THROWS_AS(scaler.update(ones({}, at::kMeta)), c10::Error);
   CHECK(scaler.get_scale() == 64);
 }
 
 TEST_CASE("A scaler with a device has its state at once", "[grad_scaler]") {
-  GradScaler scaler(scale_of(4).device(torch::kCPU));
+  ON_EACH_DEVICE();
+  GradScaler scaler(scale_of(4).device(on_device::current()));
   Toy toy;
-  toy.p.mutable_grad() = torch::full({4}, 4.0f);
+  toy.p.mutable_grad() = full({4}, 4.0f);
   CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
   CHECK(toy.holds(0));
 }
 
 TEST_CASE("Scalers can be moved, state goes along", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Toy toy;
   GradScaler first(scale_of(8));
   toy.backward(first);
@@ -532,17 +566,18 @@ struct Run {
   Run() {
     torch::manual_seed(3);
     model = torch::nn::Linear(4, 3);
+    model->to(on_device::current());
     optimizer = std::make_unique<torch::optim::SGD>(model->parameters(), 0.1);
   }
 
   void train(int from, int to) {
     for (int step = from; step < to; ++step) {
       torch::manual_seed(100 + step);
-      const auto x = torch::randn({8, 4});
+      const auto x = on_device::randn({8, 4});
       optimizer->zero_grad();
       torch::Tensor loss;
       {
-        torchamp::AutocastGuard autocast(at::kCPU);
+        torchamp::AutocastGuard autocast(on_device::current().type());
         loss = model(x).to(at::kFloat).pow(2).sum() * (step == 4 ? kInf : 1.0);
       }
       scaler.scale(loss).backward();
@@ -563,6 +598,7 @@ std::string temporary(const std::string& name) {
 }  // namespace
 
 TEST_CASE("K54: a run that is saved and resumed is bit-identical", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Run whole;
   whole.train(0, 10);
 
@@ -585,15 +621,17 @@ TEST_CASE("K54: a run that is saved and resumed is bit-identical", "[grad_scaler
 }
 
 TEST_CASE("A loaded state also fills tensors that exist already", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Run run;
   run.train(0, 3);
-  GradScaler other(scale_of(2).device(torch::kCPU));
+  GradScaler other(scale_of(2).device(on_device::current()));
   other.load_state_dict(run.scaler.state_dict());
   CHECK(other.get_scale() == run.scaler.get_scale());
   CHECK(other.get_growth_tracker() == run.scaler.get_growth_tracker());
 }
 
 TEST_CASE("K52: the state is what Python's pickle holds", "[grad_scaler]") {
+  ON_EACH_DEVICE();
   Run run;
   run.train(0, 5);
   const auto bytes = torch::pickle_save(run.scaler.state_dict());
@@ -624,7 +662,7 @@ TEST_CASE("An unfit state is refused by name and changes nothing", "[grad_scaler
 
 TEST_CASE("A file that is no scaler's archive is refused", "[grad_scaler]") {
   const auto path = temporary("not_a_scaler.pt");
-  torch::save(torch::ones({2}), path);
+  torch::save(ones({2}), path);
   GradScaler scaler(scale_of(4));
   CHECK_THROWS_AS(torch::load(scaler, path), c10::Error);
   CHECK(scaler.get_scale() == 4);

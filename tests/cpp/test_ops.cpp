@@ -11,13 +11,20 @@
 #include <vector>
 
 #include "catch.h"
+#include "devices.h"
 
 namespace {
+
+using on_device::full;
+using on_device::ones;
+using on_device::randn;
+using on_device::tensor;
+using on_device::zeros;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-torch::Tensor scalar(float value) { return torch::full({}, value); }
+torch::Tensor scalar(float value) { return full({}, value); }
 
 /// Unscales and returns whether the flag was set.
 bool unscale(at::TensorList grads, float scale) {
@@ -58,12 +65,13 @@ const std::array kDtypes{at::kFloat,        at::kDouble,        at::kHalf,      
 
 torch::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype) {
   const auto kind = at::isComplexType(dtype) ? at::kComplexFloat : at::kFloat;
-  return (torch::randn(sizes, kind) * 100).to(dtype);
+  return (randn(sizes, kind) * 100).to(dtype);
 }
 
 }  // namespace
 
 TEST_CASE("unscale_ divides every dtype by the scale, rounding once", "[ops]") {
+  ON_EACH_DEVICE();
   torch::manual_seed(1);
   for (const auto dtype : kDtypes) {
     for (const int64_t numel : {1, 7, 64, 1000, 16384, 16385, 50000}) {
@@ -80,6 +88,7 @@ TEST_CASE("unscale_ divides every dtype by the scale, rounding once", "[ops]") {
 }
 
 TEST_CASE("K47: one list of mixed dtypes and shapes has one flag", "[ops]") {
+  ON_EACH_DEVICE();
   torch::manual_seed(2);
   std::vector<torch::Tensor> grads;
   std::vector<torch::Tensor> expected;
@@ -96,13 +105,14 @@ TEST_CASE("K47: one list of mixed dtypes and shapes has one flag", "[ops]") {
 }
 
 TEST_CASE("A single non-finite element anywhere sets the flag", "[ops]") {
+  ON_EACH_DEVICE();
   for (const auto dtype : kDtypes) {
     for (const float bad : {kInf, -kInf, kNaN}) {
       for (const int64_t numel : {1, 5, 33, 40000}) {
         for (const int64_t position : {int64_t{0}, numel / 2, numel - 1}) {
-          auto grad = torch::ones({numel}, dtype);
+          auto grad = ones({numel}, dtype);
           grad[position] = bad;
-          CHECK(unscale({torch::ones({3}), grad, torch::ones({2}, at::kHalf)}, 2));
+          CHECK(unscale({ones({3}), grad, ones({2}, at::kHalf)}, 2));
         }
       }
     }
@@ -110,47 +120,53 @@ TEST_CASE("A single non-finite element anywhere sets the flag", "[ops]") {
 }
 
 TEST_CASE("K5: a finite gradient that unscales to infinity is an overflow", "[ops]") {
-  auto grad = torch::full({3}, 1e36f);
+  ON_EACH_DEVICE();
+  auto grad = full({3}, 1e36f);
   CHECK(unscale({grad}, 0x1p-10f));
-  auto half = torch::full({3}, 60000.0f, at::kHalf);
+  auto half = full({3}, 60000.0f, at::kHalf);
   CHECK(unscale({half}, 0.5f));
-  auto fits = torch::full({3}, 1e200, at::kDouble);
+  auto fits = full({3}, 1e200, at::kDouble);
   CHECK_FALSE(unscale({fits}, 0x1p-10f));
 }
 
 TEST_CASE("The flag is only ever set, and may have one dimension", "[ops]") {
-  const auto found_inf = torch::ones({1});
-  torchamp::unscale_({torch::ones({2})}, found_inf, torch::full({1}, 2.0f));
+  ON_EACH_DEVICE();
+  const auto found_inf = ones({1});
+  torchamp::unscale_({ones({2})}, found_inf, full({1}, 2.0f));
   CHECK(found_inf.item<float>() == 1.0f);
 }
 
 TEST_CASE("scale_is_inverse multiplies by the value as it is", "[ops]") {
-  const auto grad = torch::full({2}, 3.0f);
+  ON_EACH_DEVICE();
+  const auto grad = full({2}, 3.0f);
   torchamp::unscale_({grad}, scalar(0), scalar(0.25f), /*scale_is_inverse=*/true);
-  CHECK(torch::equal(grad, torch::full({2}, 0.75f)));
+  CHECK(torch::equal(grad, full({2}, 0.75f)));
 }
 
 TEST_CASE("With a scale of 1 gradients are only looked at", "[ops]") {
-  const auto grad = torch::tensor({1.0f, -0.0f, 3e38f, kInf});
+  ON_EACH_DEVICE();
+  const auto grad = tensor({1.0f, -0.0f, 3e38f, kInf});
   const auto before = grad.clone();
   CHECK(unscale({grad}, 1));
   CHECK(torch::equal(grad, before));
-  CHECK(unscale({torch::full({3}, kNaN, at::kHalf)}, 1));
-  CHECK_FALSE(unscale({torch::ones({3}, at::kBFloat16)}, 1));
+  CHECK(unscale({full({3}, kNaN, at::kHalf)}, 1));
+  CHECK_FALSE(unscale({ones({3}, at::kBFloat16)}, 1));
 }
 
 TEST_CASE("K41: tensors without elements and an empty list are fine", "[ops]") {
-  const auto empty = torch::ones({0});
+  ON_EACH_DEVICE();
+  const auto empty = ones({0});
   CHECK_FALSE(unscale({}, 4));
   CHECK_FALSE(unscale({empty}, 4));
-  const auto grad = torch::full({2}, 4.0f);
-  CHECK_FALSE(unscale({empty, grad, torch::ones({3, 0}, at::kHalf), empty}, 4));
-  CHECK(torch::equal(grad, torch::ones({2})));
+  const auto grad = full({2}, 4.0f);
+  CHECK_FALSE(unscale({empty, grad, ones({3, 0}, at::kHalf), empty}, 4));
+  CHECK(torch::equal(grad, ones({2})));
 }
 
 TEST_CASE("K45: layouts keep their strides, gaps keep their content", "[ops]") {
+  ON_EACH_DEVICE();
   torch::manual_seed(3);
-  const auto base = torch::randn({6, 8, 4, 4});
+  const auto base = randn({6, 8, 4, 4});
   const auto views = std::vector<std::function<torch::Tensor(torch::Tensor)>>{
       [](const torch::Tensor& t) { return t.transpose(0, 1); },
       [](const torch::Tensor& t) { return t.contiguous(at::MemoryFormat::ChannelsLast); },
@@ -174,85 +190,95 @@ TEST_CASE("K45: layouts keep their strides, gaps keep their content", "[ops]") {
 }
 
 TEST_CASE("A tensor that is in the list twice is unscaled once", "[ops]") {
-  const auto grad = torch::full({4, 2}, 8.0f);
-  const auto gapped = torch::full({4, 4}, 8.0f).slice(1, 0, 2);
+  ON_EACH_DEVICE();
+  const auto grad = full({4, 2}, 8.0f);
+  const auto gapped = full({4, 4}, 8.0f).slice(1, 0, 2);
   CHECK_FALSE(unscale({grad, gapped, grad.t(), grad.view({8}), gapped}, 8));
-  CHECK(torch::equal(grad, torch::ones({4, 2})));
-  CHECK(torch::equal(gapped, torch::ones({4, 2})));
+  CHECK(torch::equal(grad, ones({4, 2})));
+  CHECK(torch::equal(gapped, ones({4, 2})));
 }
 
 TEST_CASE("Neighbouring views of one buffer are all unscaled", "[ops]") {
-  const auto buffer = torch::full({100}, 2.0f);
+  ON_EACH_DEVICE();
+  const auto buffer = full({100}, 2.0f);
   std::vector<torch::Tensor> views;
   for (int64_t i = 0; i < 100; i += 10) {
     views.push_back(buffer.slice(0, i, i + 10));
   }
   CHECK_FALSE(unscale(views, 2));
-  CHECK(torch::equal(buffer, torch::ones({100})));
+  CHECK(torch::equal(buffer, ones({100})));
 }
 
 TEST_CASE("A tensor that overlaps itself is refused and nothing is changed", "[ops]") {
-  const auto good = torch::full({2}, 4.0f);
-  const auto base = torch::full({8}, 4.0f);
+  ON_EACH_DEVICE();
+  const auto good = full({2}, 4.0f);
+  const auto base = full({8}, 4.0f);
   for (const auto& bad : {base.slice(0, 0, 1).expand({5}), base.as_strided({3, 4}, {1, 1}),
                           base.as_strided({3, 3}, {2, 1})}) {
     CHECK_THROWS_AS(unscale({good, bad}, 4), c10::Error);
-    CHECK(torch::equal(good, torch::full({2}, 4.0f)));
-    CHECK(torch::equal(base, torch::full({8}, 4.0f)));
+    CHECK(torch::equal(good, full({2}, 4.0f)));
+    CHECK(torch::equal(base, full({8}, 4.0f)));
   }
-  const auto interleaved = torch::full({6}, 4.0f).as_strided({2, 2}, {3, 2});  // 0 2 3 5
+  const auto interleaved = full({6}, 4.0f).as_strided({2, 2}, {3, 2});  // 0 2 3 5
   CHECK_FALSE(unscale({interleaved}, 4));
-  CHECK(torch::equal(interleaved, torch::ones({2, 2})));
+  CHECK(torch::equal(interleaved, ones({2, 2})));
 }
 
 TEST_CASE("Bad arguments are errors and nothing is changed", "[ops]") {
-  const auto grad = torch::full({2}, 4.0f);
+  ON_EACH_DEVICE();
+  const auto grad = full({2}, 4.0f);
   const auto flag = scalar(0);
   const auto scale = scalar(4);
-  const auto meta = torch::ones({2}, at::kMeta);
-  const auto sparse = torch::eye(2).to_sparse();
-  CHECK_THROWS_AS(torchamp::unscale_({grad}, torch::zeros({2}), scale), c10::Error);
-  CHECK_THROWS_AS(torchamp::unscale_({grad}, flag, torch::ones({2})), c10::Error);
+  const auto meta = ones({2}, at::kMeta);
+  const auto sparse = torch::eye(2).to(on_device::current()).to_sparse();
+  CHECK_THROWS_AS(torchamp::unscale_({grad}, zeros({2}), scale), c10::Error);
+  CHECK_THROWS_AS(torchamp::unscale_({grad}, flag, ones({2})), c10::Error);
   CHECK_THROWS_AS(torchamp::unscale_({grad}, flag.to(at::kDouble), scale), c10::Error);
   CHECK_THROWS_AS(torchamp::unscale_({grad}, flag, scale.to(at::kDouble)), c10::Error);
   CHECK_THROWS_AS(torchamp::unscale_({grad, meta}, flag, scale), c10::Error);
-  CHECK_THROWS_AS(torchamp::unscale_({grad, torch::ones({2}, at::kInt)}, flag, scale),
+  CHECK_THROWS_AS(torchamp::unscale_({grad, ones({2}, at::kInt)}, flag, scale),
                   c10::NotImplementedError);
   CHECK_THROWS_AS(torchamp::unscale_({grad, sparse}, flag, scale), c10::NotImplementedError);
-  CHECK(torch::equal(grad, torch::full({2}, 4.0f)));
+  CHECK(torch::equal(grad, full({2}, 4.0f)));
   CHECK(flag.item<float>() == 0.0f);
 }
 
 TEST_CASE("Leaves that require gradients, inference tensors and conjugate views are taken",
           "[ops]") {
-  const auto leaf = torch::full({2}, 4.0f, torch::requires_grad());
+  ON_EACH_DEVICE();
+  const auto leaf = full({2}, 4.0f, torch::requires_grad());
   const auto version = leaf._version();
   CHECK_FALSE(unscale({leaf}, 4));
-  CHECK(torch::equal(leaf.detach(), torch::ones({2})));
+  CHECK(torch::equal(leaf.detach(), ones({2})));
   CHECK(leaf._version() == version);
 
-  const auto z = torch::full({2}, c10::complex<float>(4, 8));
+  const auto z = full({2}, c10::complex<float>(4, 8));
   CHECK_FALSE(unscale({z.conj()}, 4));
-  CHECK(same(z, torch::full({2}, c10::complex<float>(1, 2))));
+  CHECK(same(z, full({2}, c10::complex<float>(1, 2))));
 
   const c10::InferenceMode inference;
-  const auto grad = torch::full({2}, 4.0f);
+  const auto grad = full({2}, 4.0f);
   CHECK_FALSE(unscale({grad}, 4));
-  CHECK(torch::equal(grad, torch::ones({2})));
+  CHECK(torch::equal(grad, ones({2})));
 }
 
 TEST_CASE("Copy-on-write gradients do not change their twin", "[ops]") {
-  const auto original = torch::full({4}, 4.0f);
+  ON_EACH_DEVICE();
+  const auto original = full({4}, 4.0f);
   const auto lazy = at::_lazy_clone(original);
   CHECK_FALSE(unscale({lazy}, 4));
-  CHECK(torch::equal(lazy, torch::ones({4})));
-  CHECK(torch::equal(original, torch::full({4}, 4.0f)));
+  CHECK(torch::equal(lazy, ones({4})));
+  CHECK(torch::equal(original, full({4}, 4.0f)));
 }
 
 TEST_CASE("Results equal PyTorch's operator bit for bit on random lists", "[ops]") {
+  ON_EACH_DEVICE();
   std::mt19937 random_engine(7);
   torch::manual_seed(7);
-  const std::array dtypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+  std::vector<at::ScalarType> dtypes{at::kFloat, at::kDouble, at::kHalf};
+  if (on_device::current().is_cpu()) {
+    dtypes.push_back(at::kBFloat16);  // PyTorch's CUDA kernel has none
+  }
   for (int round = 0; round < 200; ++round) {
     std::vector<torch::Tensor> ours;
     std::vector<torch::Tensor> stock;
@@ -282,7 +308,7 @@ TEST_CASE("The thread count does not change results", "[ops]") {
   torch::manual_seed(5);
   std::vector<torch::Tensor> grads;
   for (const int64_t numel : {100000, 3, 70000, 16384, 1, 200000}) {
-    grads.push_back(torch::randn({numel}));
+    grads.push_back(randn({numel}));
   }
   std::vector<torch::Tensor> expected;
   for (const auto& grad : grads) {
@@ -318,7 +344,7 @@ namespace {
 
 struct Update {
   torch::Tensor scale;
-  torch::Tensor tracker = torch::zeros({}, at::kInt);
+  torch::Tensor tracker = zeros({}, at::kInt);
 
   void operator()(const std::vector<float>& flags, double growth = 2, double backoff = 0.5,
                   int64_t interval = 3) {
@@ -333,6 +359,7 @@ struct Update {
 }  // namespace
 
 TEST_CASE("K2: update_scale_ grows after the interval and backs off after an overflow", "[ops]") {
+  ON_EACH_DEVICE();
   Update update{scalar(1)};
   std::vector<float> scales;
   std::vector<int> trackers;
@@ -346,6 +373,7 @@ TEST_CASE("K2: update_scale_ grows after the interval and backs off after an ove
 }
 
 TEST_CASE("An overflow in any flag counts", "[ops]") {
+  ON_EACH_DEVICE();
   for (const auto& flags :
        std::vector<std::vector<float>>{{1, 0, 0}, {0, 0, 1}, {0, 2}, {kNaN, 0}, {kInf}}) {
     Update update{scalar(8)};
@@ -355,6 +383,7 @@ TEST_CASE("An overflow in any flag counts", "[ops]") {
 }
 
 TEST_CASE("K6: growth that would be infinite is left out", "[ops]") {
+  ON_EACH_DEVICE();
   Update update{scalar(0x1p127f)};
   update({0}, 2, 0.5, 1);
   CHECK(update.scale.item<float>() == 0x1p127f);
@@ -362,13 +391,15 @@ TEST_CASE("K6: growth that would be infinite is left out", "[ops]") {
 }
 
 TEST_CASE("K8: a tracker above the interval grows at the next update", "[ops]") {
-  Update update{scalar(4), torch::full({}, 7, at::kInt)};
+  ON_EACH_DEVICE();
+  Update update{scalar(4), full({}, 7, at::kInt)};
   update({0}, 2, 0.5, 5);
   CHECK(update.scale.item<float>() == 8);
   CHECK(update.tracker.item<int>() == 0);
 }
 
 TEST_CASE("update_scale_ equals PyTorch's operator on random sequences", "[ops]") {
+  ON_EACH_DEVICE();
   std::mt19937 random_engine(11);
   for (int round = 0; round < 100; ++round) {
     const double growth = 1.0 + static_cast<double>(random_engine() % 1000 + 1) / 700.0;
@@ -378,7 +409,7 @@ TEST_CASE("update_scale_ equals PyTorch's operator on random sequences", "[ops]"
                                    static_cast<int>(random_engine() % 40) - 20);
     Update update{scalar(start)};
     auto scale = scalar(start);
-    auto tracker = torch::zeros({}, at::kInt);
+    auto tracker = zeros({}, at::kInt);
     for (int step = 0; step < 30; ++step) {
       const float flag = random_engine() % 4 == 0 ? 1.0f : 0.0f;
       update({flag}, growth, backoff, interval);
@@ -390,15 +421,15 @@ TEST_CASE("update_scale_ equals PyTorch's operator on random sequences", "[ops]"
 }
 
 TEST_CASE("update_scale_ refuses bad arguments", "[ops]") {
-  const auto tracker = torch::zeros({}, at::kInt);
+  ON_EACH_DEVICE();
+  const auto tracker = zeros({}, at::kInt);
   CHECK_THROWS_AS(torchamp::update_scale_(scalar(1), tracker, {}, 2, 0.5, 3), c10::Error);
   CHECK_THROWS_AS(torchamp::update_scale_(scalar(1), tracker.to(at::kLong), {scalar(0)}, 2, 0.5, 3),
                   c10::Error);
   CHECK_THROWS_AS(
       torchamp::update_scale_(scalar(1).to(at::kDouble), tracker, {scalar(0)}, 2, 0.5, 3),
       c10::Error);
-  CHECK_THROWS_AS(torchamp::update_scale_(scalar(1), tracker, {torch::zeros({2})}, 2, 0.5, 3),
-                  c10::Error);
+  CHECK_THROWS_AS(torchamp::update_scale_(scalar(1), tracker, {zeros({2})}, 2, 0.5, 3), c10::Error);
 }
 
 namespace {
@@ -420,7 +451,7 @@ double norm_of(at::TensorList grads, double inverse) {
   long double sum = 0;
   for (const auto& grad : grads) {
     const auto flat = (grad.is_complex() ? torch::view_as_real(grad) : grad)
-                          .to(at::kDouble)
+                          .to(at::kCPU, at::kDouble)
                           .contiguous()
                           .view(-1);
     for (int64_t i = 0; i < flat.numel(); ++i) {
@@ -442,8 +473,9 @@ std::vector<torch::Tensor> cloned(at::TensorList tensors) {
 }  // namespace
 
 TEST_CASE("K36: clip_grad_norm_ gives the norm of the true gradients and clips to it", "[ops]") {
-  const auto a = torch::full({1}, 3.0f * 8);
-  const auto b = torch::full({1}, 4.0f * 8);
+  ON_EACH_DEVICE();
+  const auto a = full({1}, 3.0f * 8);
+  const auto b = full({1}, 4.0f * 8);
   const auto result = clip({a, b}, 8.0f, 1);
   CHECK(result.norm == Approx(5).epsilon(1e-9));
   CHECK_FALSE(result.overflow);
@@ -452,6 +484,7 @@ TEST_CASE("K36: clip_grad_norm_ gives the norm of the true gradients and clips t
 }
 
 TEST_CASE("clip_grad_norm_ equals unscaling and clipping one after the other", "[ops]") {
+  ON_EACH_DEVICE();
   torch::manual_seed(17);
   for (const auto dtype : kDtypes) {
     for (const double max_norm : {0.0, 0.5, 1e9, static_cast<double>(kInf)}) {
@@ -476,23 +509,26 @@ TEST_CASE("clip_grad_norm_ equals unscaling and clipping one after the other", "
 }
 
 TEST_CASE("A tensor that is in the list twice counts once in the norm", "[ops]") {
-  const auto dense = torch::full({1}, 3.0f);
-  const auto rows = torch::zeros({4, 4}).slice(1, 0, 2);
+  ON_EACH_DEVICE();
+  const auto dense = full({1}, 3.0f);
+  const auto rows = zeros({4, 4}).slice(1, 0, 2);
   rows[0][0] = 4;
   CHECK(clip({dense, rows, dense.view({1, 1}), rows}, std::nullopt, 100).norm == 5);
 }
 
 TEST_CASE("Without a scale clip_grad_norm_ only clips", "[ops]") {
-  const auto grad = torch::tensor({3.0f, 4.0f});
+  ON_EACH_DEVICE();
+  const auto grad = tensor({3.0f, 4.0f});
   CHECK(clip({grad}, std::nullopt, 10).norm == 5);
-  CHECK(torch::equal(grad, torch::tensor({3.0f, 4.0f})));
+  CHECK(torch::equal(grad, tensor({3.0f, 4.0f})));
   CHECK(clip({grad}, std::nullopt, 2.5).norm == 5);
-  CHECK(torch::allclose(grad, torch::tensor({1.5f, 2.0f})));
+  CHECK(torch::allclose(grad, tensor({1.5f, 2.0f})));
 }
 
 TEST_CASE("K37: after an overflow clip_grad_norm_ leaves gradients as they were", "[ops]") {
+  ON_EACH_DEVICE();
   for (const float bad : {kInf, kNaN}) {
-    const auto grads = std::vector{torch::full({3}, 2.0f), torch::full({2}, bad)};
+    const auto grads = std::vector{full({3}, 2.0f), full({2}, bad)};
     const auto before = cloned(grads);
     const auto result = clip(grads, 8.0f, 1);
     CHECK(result.overflow);
@@ -500,38 +536,39 @@ TEST_CASE("K37: after an overflow clip_grad_norm_ leaves gradients as they were"
     CHECK(same(grads[0], before[0]));
     CHECK(same(grads[1], before[1]));
   }
-  const auto grad = torch::full({3}, 1e36f);
+  const auto grad = full({3}, 1e36f);
   CHECK(clip({grad}, 0x1p-10f, 1).overflow);
-  CHECK(torch::equal(grad, torch::full({3}, 1e36f)));
+  CHECK(torch::equal(grad, full({3}, 1e36f)));
 }
 
 TEST_CASE("Squares that overflow or vanish in float do not spoil the norm", "[ops]") {
+  ON_EACH_DEVICE();
   for (const float value : {1e30f, 3e38f, 1e-30f, 1e-42f}) {
-    const auto grad = torch::full({100}, value);
+    const auto grad = full({100}, value);
     const auto before = grad.clone();
     const auto result = clip({grad}, 1.0f, 1);
     CHECK(result.norm == Approx(static_cast<double>(value) * 10).epsilon(1e-6));
     CHECK_FALSE(result.overflow);
     if (value > 1) {
-      CHECK(torch::allclose(grad, torch::full({100}, 0.1f), 1e-5));
+      CHECK(torch::allclose(grad, full({100}, 0.1f), 1e-5));
     } else {
       CHECK(torch::equal(grad, before));
     }
   }
   for (const double value : {1e200, 1e-200, 1e-320}) {
-    const auto grad = torch::full({100}, value, at::kDouble);
+    const auto grad = full({100}, value, at::kDouble);
     CHECK(clip({grad}, 1.0f, 1e300).norm == Approx(value * 10).epsilon(1e-3));
   }
-  const auto huge = torch::full({4}, 1e200, at::kDouble);
+  const auto huge = full({4}, 1e200, at::kDouble);
   clip({huge}, 1.0f, 1);
-  CHECK(torch::allclose(huge, torch::full({4}, 0.5, at::kDouble), 1e-6));
+  CHECK(torch::allclose(huge, full({4}, 0.5, at::kDouble), 1e-6));
 }
 
 TEST_CASE("The thread count does not change a bit of the norm", "[ops]") {
   torch::manual_seed(19);
   std::vector<torch::Tensor> grads;
   for (const int64_t numel : {100000, 3, 70000, 16384, 1, 200000}) {
-    grads.push_back(torch::randn({numel}));
+    grads.push_back(randn({numel}));
   }
   const int threads = at::get_num_threads();
   std::vector<double> norms;
@@ -544,11 +581,12 @@ TEST_CASE("The thread count does not change a bit of the norm", "[ops]") {
 }
 
 TEST_CASE("clip_grad_norm_ refuses what unscale_ refuses, and a negative limit", "[ops]") {
-  const auto grad = torch::full({2}, 4.0f);
+  ON_EACH_DEVICE();
+  const auto grad = full({2}, 4.0f);
   CHECK_THROWS_AS(clip({grad}, 2.0f, -1), c10::Error);
   CHECK_THROWS_AS(clip({grad}, 2.0f, kNaN), c10::Error);
-  CHECK_THROWS_AS(clip({grad, torch::ones({1}).expand({5})}, 2.0f, 1), c10::Error);
-  CHECK(torch::equal(grad, torch::full({2}, 4.0f)));
+  CHECK_THROWS_AS(clip({grad, ones({1}).expand({5})}, 2.0f, 1), c10::Error);
+  CHECK(torch::equal(grad, full({2}, 4.0f)));
   CHECK(clip({}, 2.0f, 1).norm == 0);
 }
 
@@ -569,6 +607,7 @@ bool unscale_by_fallback(at::TensorList grads, float scale) {
 }  // namespace
 
 TEST_CASE("The fallback for other devices gives the same results", "[ops]") {
+  ON_EACH_DEVICE();
   torch::manual_seed(13);
   for (const auto dtype : kDtypes) {
     for (const float scale : {65536.0f, 3.0f}) {
@@ -576,27 +615,27 @@ TEST_CASE("The fallback for other devices gives the same results", "[ops]") {
       const auto gapped = random({6, 6}, dtype).slice(1, 0, 6, 2);
       const auto expected = reference(grad, scale);
       const auto expected_gapped = reference(gapped, scale);
-      CHECK_FALSE(unscale_by_fallback({grad, gapped, grad.t(), torch::ones({0})}, scale));
+      CHECK_FALSE(unscale_by_fallback({grad, gapped, grad.t(), ones({0})}, scale));
       CHECK(same(grad, expected));
       CHECK(same(gapped, expected_gapped));
-      auto bad = torch::ones({4}, dtype);
+      auto bad = ones({4}, dtype);
       bad[2] = kInf;
       CHECK(unscale_by_fallback({grad, bad}, scale));
     }
   }
-  CHECK(unscale_by_fallback({torch::full({3}, 1e36f)}, 0x1p-10f));
-  CHECK_THROWS_AS(unscale_by_fallback({torch::ones({1}).expand({5})}, 2), c10::Error);
+  CHECK(unscale_by_fallback({full({3}, 1e36f)}, 0x1p-10f));
+  CHECK_THROWS_AS(unscale_by_fallback({ones({1}).expand({5})}, 2), c10::Error);
 
   const auto clip_by_fallback = c10::Dispatcher::singleton()
                                     .findSchemaOrThrow("torchamp::clip_grad_norm_", "")
                                     .typed<decltype(torchamp::clip_grad_norm_)>();
   for (const auto dtype : kDtypes) {
-    const auto grads = std::vector{torch::full({2}, 24.0f).to(dtype), torch::ones({0})};
+    const auto grads = std::vector{full({2}, 24.0f).to(dtype), ones({0})};
     const auto flag = scalar(0);
     const auto norm = clip_by_fallback.redispatch(kNoKernel, grads, flag, scalar(8), 1);
     CHECK(norm.item<double>() == Approx(3 * std::sqrt(2.0)));
     CHECK(torch::allclose(torch::abs(grads[0]).to(at::kDouble),
-                          torch::full({2}, std::sqrt(0.5), at::kDouble), 1e-2));
+                          full({2}, std::sqrt(0.5), at::kDouble), 1e-2));
     grads[0][1] = kInf;
     const auto before = grads[0].clone();
     clip_by_fallback.redispatch(kNoKernel, grads, flag, scalar(8), 1);
@@ -605,7 +644,7 @@ TEST_CASE("The fallback for other devices gives the same results", "[ops]") {
   }
 
   const auto scale = scalar(4);
-  const auto tracker = torch::full({}, 7, at::kInt);
+  const auto tracker = full({}, 7, at::kInt);
   const auto update = c10::Dispatcher::singleton()
                           .findSchemaOrThrow("torchamp::update_scale_", "")
                           .typed<decltype(torchamp::update_scale_)>();
