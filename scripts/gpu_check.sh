@@ -149,7 +149,10 @@ step_cpp() {
 }
 
 python_tests() { # python_tests PYTEST_ARGUMENT...
-  has_module pytest || cannot "no pytest"
+  has_module pytest || {
+    echo "detail: no pytest"
+    return 1
+  }
   local status
   "$PYTHON" -m pytest -p no:cacheprovider -q -rs --tb=short --durations=3 "$@" 2>&1 |
     tee "$BUILD/step.log"
@@ -198,8 +201,8 @@ step_sanitizer() {
 
 # The way from torch to the kernels, without torch's caching allocator, which would hide a short buffer.
 step_memcheck() {
-  command -v compute-sanitizer >/dev/null || cannot "no compute-sanitizer"
   [ "$gpu" = 1 ] || cannot "no GPU"
+  command -v compute-sanitizer >/dev/null || cannot "no compute-sanitizer"
   PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \
     --target-processes application-only "$PYTHON" -m pytest -p no:cacheprovider -q \
     tests/python/test_cuda_parity.py -k '0-cuda or cuda and (k37 or k5 or k8 or same_bits)' ||
@@ -317,8 +320,8 @@ for entry in "${steps[@]}"; do
   124 | 137) state="TIMED OUT" ;;
   *) state=FAILED ;;
   esac
-  [[ $state != skipped || $gpu = 1 ]] || state="no GPU"
   detail=$(tail -c "+$from" "$out/$log" | grep -a '^detail: ' | tail -n 1 | cut -c 9-)
+  [[ $state != skipped || $detail != "no GPU"* ]] || state="no GPU"
   table+=("| $name | $state | $((SECONDS - start)) | ${detail//|//} |")
   echo "${table[-1]}"
   if [[ $state = FAILED || $state = "TIMED OUT" ]]; then
