@@ -29,13 +29,14 @@ $(RUN) cmake --install $(BUILD) --prefix "$(SITE)" --component python
 $(RUN) cmake --install $(BUILD) --prefix "$(SITE)" --component python_sources
 endef
 
-.PHONY: help demo test build lint sanitize packaging cubins clean distclean
+.PHONY: help demo test build callers lint sanitize packaging cubins clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo       train both examples in C++ and in Python, print a table, draw a plot'
 	@echo 'make test       build everything, run the C++ and the Python tests'
 	@echo 'make build      build everything, install the Python package into the environment'
+	@echo 'make callers    the loops of Lightning and Accelerate, on torchamp as on PyTorch'
 	@echo 'make lint       formatting and static analysis'
 	@echo 'make sanitize   the C++ tests under AddressSanitizer and UBSan'
 	@echo 'make packaging  install in every supported way, and use it from there'
@@ -62,6 +63,9 @@ build: $(READY)-torch $(READY)-build
 	$(configure)
 	$(RUN) cmake --build $(BUILD)
 	$(install)
+
+callers: build $(READY)-test $(READY)-callers
+	$(RUN) pytest -rs tests/python/test_callers.py
 
 lint: $(READY)-torch $(READY)-build $(READY)-lint
 	$(configure)

@@ -1,6 +1,6 @@
 """Programs that users bring, on stock and on torchamp: the same to the last bit.
 
-Lightning and Accelerate are optional: `pip install --group callers`, else those tests are skipped.
+Lightning and Accelerate are optional: `make callers` installs them, else those tests are skipped.
 """
 
 import contextlib
