@@ -41,6 +41,7 @@ TESTS = [
     ("test_cuda.py", "TestCudaOptims", r"test_grad_scaling_autocast_fused_optimizers"),
     ("test_autocast.py", "TestAutocastCPU", r"test_\w+"),
     ("test_autocast.py", "TestTorchAutocast", r"test_\w+"),
+    ("test_autocast.py", r"TestAutocastOps|TestAutocastDeviceType", r"test_\w+"),
     ("test_jit_autocast.py", "TestAutocast", r"test_\w+"),
     ("test_jit_autocast.py", "TestJitTraceAutocast", r"test_\w+"),
     ("test_autograd.py", r"TestAutograd|TestAutogradDeviceType", r"test_\w*autocast\w*"),
