@@ -99,7 +99,7 @@ class TORCHAMP_API GradScaler {
   /// synchronise.
   ///
   /// Returns the norm of the true gradients before clipping: float64, 0-dim, on their device.
-  /// Throws c10::Error as `unscale_` does, but may follow it.
+  /// Throws c10::Error as `unscale_` does, but may follow it once.
   at::Tensor clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm);
 
   /// Unscales the gradients unless `unscale_` or `clip_grad_norm_` did, then runs
@@ -145,8 +145,8 @@ class TORCHAMP_API GradScaler {
 
   /// Takes a state that `state_dict` of either language made, for Python's through
   /// `torch::pickle_load(bytes).toGenericDict()`. A disabled scaler ignores it. Throws c10::Error
-  /// naming what is wrong if it is empty, misses a key or has a value of another type; nothing was
-  /// changed then.
+  /// naming what is wrong if it is empty, misses a key, or has a value of another type or out of
+  /// range; nothing was changed then.
   void load_state_dict(const c10::impl::GenericDict& state);
 
   /// `torch::save(scaler, path)` and `torch::load(scaler, path)`.

@@ -19,7 +19,7 @@ namespace torchamp {
 
 namespace {
 
-enum class Stage { kReady, kUnscaled, kStepped };
+enum class Stage { kReady, kUnscaled, kClipped, kStepped };
 
 using WeakTensor = c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl>;
 
@@ -70,6 +70,18 @@ double number(const c10::impl::GenericDict& state, const char* key) {
   TORCH_CHECK_TYPE(value.isDouble() || value.isInt(), "torchamp: ", key,
                    " in the state dict must be a number, got ", value.tagKind());
   return value.isDouble() ? value.toDouble() : static_cast<double>(value.toInt());
+}
+
+/// What a scaler saved it can load, also a scale that update(value) set to infinity, say.
+void check_fits_float(double scale) {
+  TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(scale)) == std::isfinite(scale),
+                    "torchamp: scale in the state dict must fit into float32, got ", scale);
+}
+
+int32_t tracker_of(int64_t value) {
+  TORCH_CHECK_VALUE(value >= INT32_MIN && value <= INT32_MAX,
+                    "torchamp: _growth_tracker in the state dict must fit into int32, got ", value);
+  return static_cast<int32_t>(value);
 }
 
 int64_t integer(const c10::impl::GenericDict& state, const char* key) {
@@ -141,15 +153,17 @@ std::vector<at::Tensor> coalesced_gradients_of(torch::optim::Optimizer& optimize
 
 struct GradScaler::State {
   GradScalerOptions options;
-  int64_t init_growth_tracker = 0;  // these two are used until the tensors exist
+  int32_t init_growth_tracker = 0;  // these two are used until the tensors exist
   at::Tensor scale;                 // float32, 0-dim; undefined before the first scale()
   at::Tensor growth_tracker;        // int32, 0-dim
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> optimizers;
   bool misses_device = false;  // disabled for that reason, and saving has not warned of it yet
 
   void make_tensors(const at::Device& device) {
-    scale = at::full({}, options.init_scale(), at::TensorOptions(at::kFloat).device(device));
+    const auto made =
+        at::full({}, options.init_scale(), at::TensorOptions(at::kFloat).device(device));
     growth_tracker = at::full({}, init_growth_tracker, at::TensorOptions(at::kInt).device(device));
+    scale = made;  // last: both are there, or neither counts
   }
 
   void check_scaled(const char* method) const {
@@ -168,9 +182,27 @@ struct GradScaler::State {
     return optimizers.insert_or_assign(&optimizer, std::move(fresh)).first->second;
   }
 
+  /// Null if the iteration of this optimizer has ended, or not begun.
+  OptimizerState* find(const torch::optim::Optimizer& optimizer) {
+    const auto known = optimizers.find(&optimizer);
+    return known == optimizers.end() ? nullptr : &known->second;
+  }
+
   void unscale(torch::optim::Optimizer& optimizer, OptimizerState& known) const {
     known.found_inf = detail::unscale_gradients(gradients_of(optimizer), scale);
     known.stage = Stage::kUnscaled;
+  }
+
+  /// What is known of optimizers is looked up anew after this: a step may use the scaler itself.
+  void run_step(torch::optim::Optimizer& optimizer) {
+    try {
+      optimizer.step();
+    } catch (...) {
+      if (OptimizerState* known = find(optimizer)) {
+        known->step_failed = true;
+      }
+      throw;
+    }
   }
 
   /// A failed step was not tried again: a new iteration began.
@@ -221,7 +253,7 @@ at::Tensor GradScaler::scale(const at::Tensor& outputs) {
   if (!state_->scale.defined()) {
     state_->make_tensors(outputs.device());
   }
-  return outputs * state_->scale.to(outputs.device(), /*non_blocking=*/true);
+  return outputs * detail::on_device(state_->scale, outputs.device());
 }
 
 std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
@@ -239,7 +271,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   }
   state_->check_scaled("unscale_()");
   OptimizerState& known = state_->of(optimizer);
-  TORCH_CHECK(known.stage != Stage::kUnscaled,
+  TORCH_CHECK(known.stage != Stage::kUnscaled && known.stage != Stage::kClipped,
               "torchamp: unscale_() has already been called on this optimizer since the last "
               "update(). Call update() once every optimizer has stepped.");
   TORCH_CHECK(known.stage != Stage::kStepped,
@@ -259,13 +291,18 @@ at::Tensor GradScaler::clip_grad_norm_(torch::optim::Optimizer& optimizer, doubl
       known.stage != Stage::kStepped,
       "torchamp: clip_grad_norm_() is being called after step(). Call it before step(), and "
       "update() once every optimizer has stepped.");
+  // Gradients of an iteration that ended without update() would be taken for unscaled ones.
+  TORCH_CHECK(
+      known.stage != Stage::kClipped,
+      "torchamp: clip_grad_norm_() has already been called on this optimizer since the last "
+      "update(). Call update() also when a batch is left out.");
   const bool unscaled = known.stage == Stage::kUnscaled;
   const auto grads = coalesced_gradients_of(optimizer, /*allow_fp16=*/false);
   const detail::Clipped clipped =
       detail::clip_gradients(grads, unscaled ? std::nullopt : std::optional(state_->scale),
                              max_norm, unscaled ? known.found_inf : detail::FoundInf{});
   known.found_inf = clipped.found_inf;
-  known.stage = Stage::kUnscaled;
+  known.stage = Stage::kClipped;
   return clipped.norm;
 }
 
@@ -287,15 +324,15 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
       "torchamp: no inf checks were recorded for this optimizer: none of its parameters has "
       "a gradient. Are they frozen, was the loss detached, or was the optimizer made before "
       "the model was moved or its parameters replaced?");
-  StepResult result = StepResult::skipped;
-  if (!detail::any_found_inf(known.found_inf)) {
-    known.step_failed = true;  // until it has returned
-    optimizer.step();
-    known.step_failed = false;
-    result = StepResult::stepped;
+  const bool overflow = detail::any_found_inf(known.found_inf);
+  if (!overflow) {
+    state_->run_step(optimizer);
   }
-  known.stage = Stage::kStepped;
-  return result;
+  if (OptimizerState* state = state_->find(optimizer)) {
+    state->stage = Stage::kStepped;
+    state->step_failed = false;
+  }
+  return overflow ? StepResult::skipped : StepResult::stepped;
 }
 
 void GradScaler::update() {
@@ -407,7 +444,10 @@ void GradScaler::load_state_dict(const c10::impl::GenericDict& state) {
       .growth_factor(number(state, "growth_factor"))
       .backoff_factor(number(state, "backoff_factor"))
       .growth_interval(integer(state, "growth_interval"));
-  const int64_t tracker = integer(state, "_growth_tracker");
+  const int32_t tracker = tracker_of(integer(state, "_growth_tracker"));
+  check_fits_float(options.init_scale());
+  check_growth_factor(options.growth_factor());
+  check_backoff_factor(options.backoff_factor());
   state_->options = options;
   state_->init_growth_tracker = tracker;
   state_->fill_tensors();

@@ -1,5 +1,6 @@
 #include "grad_scaler/gradients.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones_like.h>
@@ -11,6 +12,8 @@
 
 #include <algorithm>
 #include <limits>
+
+#include "ops/checks.h"
 
 namespace torchamp::detail {
 
@@ -53,6 +56,11 @@ void for_each_device(at::TensorList grads, const Visit& visit) {
 }
 
 at::Tensor new_flag(const at::Device& device) {
+  if (device.is_cpu()) {  // without two calls of the dispatcher
+    at::Tensor flag = at::detail::empty_cpu({}, at::kFloat);
+    *flag.mutable_data_ptr<float>() = 0;
+    return flag;
+  }
   return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
 }
 
@@ -60,11 +68,6 @@ at::Tensor flag_of(const FoundInf& flags, const at::Device& device) {
   const auto known = std::find_if(flags.begin(), flags.end(),
                                   [&device](const auto& flag) { return flag.first == device; });
   return known == flags.end() ? new_flag(device) : known->second;
-}
-
-std::optional<at::Tensor> on_device(const std::optional<at::Tensor>& tensor,
-                                    const at::Device& device) {
-  return tensor ? std::optional(tensor->to(device, /*non_blocking=*/true)) : std::nullopt;
 }
 
 /// Multiplies gradients on several devices, unscaled by now, by the clip coefficient of their
@@ -75,8 +78,8 @@ at::Tensor clip_across_devices(at::TensorList grads, const std::vector<at::Tenso
   std::vector<at::Tensor> gathered;
   at::Tensor overflow = new_flag(device);
   for (const auto i : c10::irange(norms.size())) {
-    gathered.push_back(norms[i].to(device, /*non_blocking=*/true));
-    overflow = overflow + flags[i].second.to(device, /*non_blocking=*/true);
+    gathered.push_back(on_device(norms[i], device));
+    overflow = overflow + on_device(flags[i].second, device);
   }
   const at::Tensor norm = at::linalg_vector_norm(at::stack(gathered));
   const at::Tensor coefficient =
@@ -90,20 +93,26 @@ at::Tensor clip_across_devices(at::TensorList grads, const std::vector<at::Tenso
 
 }  // namespace
 
+at::Tensor on_device(const at::Tensor& tensor, const at::Device& device) {
+  return tensor.to(device, /*non_blocking=*/!device.is_cpu());
+}
+
 FoundInf unscale_gradients(at::TensorList grads, const at::Tensor& scale, bool scale_is_inverse,
                            const std::optional<at::Tensor>& found_inf) {
   FoundInf flags;
   for_each_device(grads, [&](const at::Device& device, at::TensorList list) {
-    flags.emplace_back(device, found_inf ? found_inf->to(device, at::kFloat, /*non_blocking=*/true,
+    flags.emplace_back(device, found_inf ? found_inf->to(device, at::kFloat,
+                                                         /*non_blocking=*/!device.is_cpu(),
                                                          /*copy=*/true)
                                          : new_flag(device));
-    unscale_(list, flags.back().second, scale.to(device, /*non_blocking=*/true), scale_is_inverse);
+    unscale_(list, flags.back().second, on_device(scale, device), scale_is_inverse);
   });
   return flags;
 }
 
 Clipped clip_gradients(at::TensorList grads, const std::optional<at::Tensor>& scale,
                        double max_norm, const FoundInf& known) {
+  check_max_norm(max_norm);  // which the operator is not called with for an empty list, or several
   if (grads.empty()) {
     const auto options = scale ? scale->options() : at::TensorOptions();
     return {at::zeros({}, options.dtype(at::kDouble)), known};
@@ -113,7 +122,8 @@ Clipped clip_gradients(at::TensorList grads, const std::optional<at::Tensor>& sc
   std::vector<at::Tensor> norms;
   for_each_device(grads, [&](const at::Device& device, at::TensorList list) {
     result.found_inf.emplace_back(device, flag_of(known, device));
-    norms.push_back(clip_grad_norm_(list, result.found_inf.back().second, on_device(scale, device),
+    norms.push_back(clip_grad_norm_(list, result.found_inf.back().second,
+                                    scale ? std::optional(on_device(*scale, device)) : std::nullopt,
                                     single ? max_norm : std::numeric_limits<double>::infinity()));
   });
   result.norm =
@@ -125,7 +135,7 @@ void update_scale(const at::Tensor& scale, const at::Tensor& growth_tracker,
                   std::vector<at::Tensor> found_infs, double growth_factor, double backoff_factor,
                   int64_t growth_interval) {
   for (at::Tensor& found_inf : found_infs) {
-    found_inf = found_inf.to(scale.device(), /*non_blocking=*/true);
+    found_inf = on_device(found_inf, scale.device());
   }
   update_scale_(scale, growth_tracker, found_infs, growth_factor, backoff_factor, growth_interval);
 }

@@ -39,6 +39,10 @@ TORCHAMP_API void update_scale(const at::Tensor& scale, const at::Tensor& growth
                                std::vector<at::Tensor> found_infs, double growth_factor,
                                double backoff_factor, int64_t growth_interval);
 
+/// A copy on the device, or the tensor itself if it is there. To the CPU it waits for the copy: a
+/// kernel there reads it at once, and no stream orders the two.
+TORCHAMP_API at::Tensor on_device(const at::Tensor& tensor, const at::Device& device);
+
 /// Whether any flag is set. Synchronises with each device.
 TORCHAMP_API bool any_found_inf(const FoundInf& flags);
 

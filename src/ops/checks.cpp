@@ -28,9 +28,13 @@ void check_unscale(at::TensorList grads, const at::Tensor& found_inf, const at::
   }
 }
 
+void check_max_norm(double max_norm) {
+  TORCH_CHECK_VALUE(max_norm >= 0, "torchamp: max_norm must be 0 or more, got ", max_norm);
+}
+
 void check_clip(at::TensorList grads, const at::Tensor& found_inf,
                 const std::optional<at::Tensor>& scale, double max_norm) {
-  TORCH_CHECK_VALUE(max_norm >= 0, "torchamp: max_norm must not be negative, got ", max_norm);
+  check_max_norm(max_norm);
   check_unscale(grads, found_inf, scale.value_or(found_inf));
 }
 

@@ -12,7 +12,10 @@ namespace torchamp::detail {
 /// Scale and flag of `unscale_`, and that all gradients are on their device.
 void check_unscale(at::TensorList grads, const at::Tensor& found_inf, const at::Tensor& scale);
 
-/// The same for `clip_grad_norm_`, and its limit.
+/// A limit of `clip_grad_norm_`.
+void check_max_norm(double max_norm);
+
+/// The same as `check_unscale` for `clip_grad_norm_`, and its limit.
 void check_clip(at::TensorList grads, const at::Tensor& found_inf,
                 const std::optional<at::Tensor>& scale, double max_norm);
 

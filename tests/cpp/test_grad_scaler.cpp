@@ -3,11 +3,13 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.h"
@@ -66,6 +68,12 @@ std::string message_of(F&& f) {
     return error.what_without_backtrace();
   }
   return "";
+}
+
+/// Whether it throws c10::Error with these words.
+template <typename F>
+bool says(F&& f, const std::string& words) {
+  return message_of(std::forward<F>(f)).find(words) != std::string::npos;
 }
 
 }  // namespace
@@ -211,6 +219,52 @@ TEST_CASE("A failed step may be followed by update", "[grad_scaler]") {
   CHECK(scaler.get_scale() == 16);
 }
 
+TEST_CASE("A step that was tried again with success is not forgotten", "[grad_scaler]") {
+  const auto p = ones({4}, torch::requires_grad());
+  Moody optimizer({p}, torch::optim::SGDOptions(1));
+  GradScaler scaler(scale_of(8));
+  scaler.scale(p.sum()).backward();
+  optimizer.throws = true;
+  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
+  optimizer.throws = false;
+  scaler.step(optimizer);
+  (void)scaler.scale(p.sum());
+  CHECK_THROWS_AS(scaler.step(optimizer), c10::Error);
+  scaler.update();
+}
+
+namespace {
+
+/// An optimizer that uses its scaler while it steps, as SAM and L-BFGS with closures do.
+class Reentrant : public torch::optim::SGD {
+ public:
+  using torch::optim::SGD::SGD;
+  torch::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    inner();
+    return torch::optim::SGD::step();
+  }
+  std::function<void()> inner;
+};
+
+}  // namespace
+
+TEST_CASE("An optimizer's step may use the scaler", "[grad_scaler]") {
+  const auto p = ones({4}, torch::requires_grad());
+  Reentrant optimizer({p}, torch::optim::SGDOptions(1));
+  GradScaler scaler(scale_of(8));
+  scaler.scale(p.sum()).backward();
+  optimizer.inner = [&] { (void)scaler.scale(p.sum()); };
+  CHECK(scaler.step(optimizer) == StepResult::stepped);
+  CHECK_THROWS_AS(scaler.step(optimizer), c10::Error);  // is known to have stepped
+  scaler.update();
+
+  optimizer.zero_grad();
+  scaler.scale(p.sum()).backward();
+  optimizer.inner = [&] { scaler.update(); };
+  CHECK(scaler.step(optimizer) == StepResult::stepped);
+  CHECK_THROWS_AS(scaler.update(), c10::Error);  // the iteration has ended
+}
+
 TEST_CASE("Gradients can be changed between unscale_ and step", "[grad_scaler]") {
   ON_EACH_DEVICE();
   Toy toy;
@@ -253,6 +307,29 @@ TEST_CASE("clip_grad_norm_ after unscale_ only clips", "[grad_scaler]") {
   CHECK(scaler.clip_grad_norm_(toy.optimizer, 1).item<double>() == Approx(20));
   CHECK(torch::allclose(toy.p.grad(), full({4}, 0.5f)));
   CHECK(scaler.step(toy.optimizer) == StepResult::stepped);
+}
+
+TEST_CASE("A batch left out after clip_grad_norm_ without update is an error", "[grad_scaler]") {
+  ON_EACH_DEVICE();
+  Toy toy;
+  GradScaler scaler(scale_of(1024));
+  toy.backward(scaler);
+  CHECK(scaler.clip_grad_norm_(toy.optimizer, 1e6).item<double>() == Approx(2));
+  toy.backward(scaler);
+  // Else these gradients, which are scaled, would be taken for those that were unscaled before.
+  CHECK(says([&] { scaler.clip_grad_norm_(toy.optimizer, 1e6); }, "already been called"));
+  CHECK(says([&] { scaler.unscale_(toy.optimizer); }, "already been called"));
+  scaler.update();
+  toy.backward(scaler);
+  CHECK(scaler.clip_grad_norm_(toy.optimizer, 1e6).item<double>() == Approx(2));
+}
+
+TEST_CASE("A limit that is no number is refused, also without gradients", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(8));
+  (void)scaler.scale(ones({}));
+  CHECK(says([&] { scaler.clip_grad_norm_(toy.optimizer, kNaN); }, "0 or more, got nan"));
+  CHECK_THROWS_AS(scaler.clip_grad_norm_(toy.optimizer, -1), c10::Error);
 }
 
 TEST_CASE("K37: an overflow in clip_grad_norm_ leaves gradients and skips", "[grad_scaler]") {
@@ -657,6 +734,43 @@ TEST_CASE("An unfit state is refused by name and changes nothing", "[grad_scaler
         std::string::npos);
   const auto empty = GradScaler(GradScalerOptions().enabled(false)).state_dict();
   CHECK(message_of([&] { scaler.load_state_dict(empty); }).find("disabled") != std::string::npos);
+  CHECK(scaler.get_scale() == 4);
+}
+
+TEST_CASE("A state with a value out of range is refused by name and changes nothing",
+          "[grad_scaler]") {
+  const std::vector<std::pair<std::string, c10::IValue>> unfit{
+      {"scale", 1e300},        {"growth_factor", 1.0},  {"growth_factor", kNaN},
+      {"backoff_factor", 7.0}, {"backoff_factor", 0.0}, {"_growth_tracker", int64_t{1} << 40}};
+  for (const bool lazy : {true, false}) {
+    for (const auto& [key, value] : unfit) {
+      GradScaler scaler(scale_of(4).growth_factor(3));
+      if (!lazy) {
+        (void)scaler.scale(ones({}));
+      }
+      auto state = GradScaler(scale_of(16)).state_dict();
+      state.insert_or_assign(key, value);
+      INFO(key << " " << value << (lazy ? ", before" : ", after") << " the first scale()");
+      CHECK(says([&] { scaler.load_state_dict(state); }, key));
+      CHECK(scaler.get_scale() == 4);
+      CHECK(scaler.get_growth_factor() == 3);
+      CHECK(scaler.get_growth_tracker() == 0);
+      CHECK(scaler.scale(ones({})).item<float>() == 4);
+    }
+  }
+}
+
+TEST_CASE("An interval of 0, which Python's state may hold, never grows", "[grad_scaler]") {
+  Toy toy;
+  GradScaler scaler(scale_of(4).growth_interval(1));
+  auto state = scaler.state_dict();
+  state.insert_or_assign("growth_interval", int64_t{0});
+  scaler.load_state_dict(state);
+  for (int step = 0; step < 3; ++step) {
+    toy.backward(scaler);
+    scaler.step(toy.optimizer);
+    scaler.update();
+  }
   CHECK(scaler.get_scale() == 4);
 }
 
