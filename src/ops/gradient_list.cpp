@@ -79,8 +79,8 @@ bool overlaps_itself(const at::Tensor& tensor) {
   return false;
 }
 
-// A list of small tensors is spread all over the memory, and most of the time goes into waiting for
-// what describes them: so many tensors before one is looked at, its memory is asked for.
+// The metadata of small tensors is spread all over the memory, and reading it is what a list of them
+// waits for: it is prefetched so many places ahead.
 constexpr std::size_t kAhead = 8;
 
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
@@ -94,8 +94,8 @@ void prefetch(const void* object) {
 #endif
 }
 
-/// tensor.mutable_data_ptr() without a virtual call; like that it gives a copy-on-write tensor
-/// memory of its own. For strided tensors that are not empty.
+/// tensor.mutable_data_ptr() without a virtual call; materialises a copy-on-write tensor as that does.
+/// For strided tensors that are not empty.
 void* mutable_data_of(const at::Tensor& tensor, c10::ScalarType dtype) {
   c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   if (storage == nullptr) {
@@ -105,10 +105,9 @@ void* mutable_data_of(const at::Tensor& tensor, c10::ScalarType dtype) {
   return static_cast<char*>(storage->mutable_data()) + offset;
 }
 
-/// Of two tensors with gaps, whose copies have addresses of their own.
+/// Of two tensors at the same address.
 bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
-  return a.const_data_ptr() == b.const_data_ptr() && a.scalar_type() == b.scalar_type() &&
-         a.sizes() == b.sizes() && a.strides() == b.strides();
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
 }  // namespace
@@ -127,6 +126,23 @@ void check_gradient(const at::Tensor& grad, std::size_t index) {
               "cannot be unscaled in place. Please clone() it first.");
 }
 
+#ifndef NDEBUG
+// Two gradients that share a part of their memory would be multiplied there by two threads at once.
+// Looking for it costs more than unscaling a small tensor: only debug builds do.
+void check_disjoint(const common::ChunkTable& table) {
+  std::vector<std::pair<const char*, const char*>> ranges;
+  for (const common::ChunkEntry& entry : table.entries()) {
+    const auto* begin = static_cast<const char*>(entry.data);
+    ranges.emplace_back(begin, begin + entry.numel * static_cast<int64_t>(size_of(entry.dtype)));
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (const auto i : c10::irange(std::size_t{1}, ranges.size())) {
+    TORCH_CHECK(ranges[i].first >= ranges[i - 1].second,
+                "torchamp: two gradients share a part of their memory");
+  }
+}
+#endif
+
 GradientList::GradientList(at::TensorList grads) : table_(grads.size()) {
   for (const auto i : c10::irange(grads.size())) {
     if (i + 2 * kAhead < grads.size()) {
@@ -143,19 +159,28 @@ GradientList::GradientList(at::TensorList grads) : table_(grads.size()) {
       table_.add(mutable_data_of(grad, dtype), numel * type.per_element, type.dtype);
     }
   }
+#ifndef NDEBUG
+  check_disjoint(table_);
+#endif
 }
 
 void GradientList::add_unusual(const at::Tensor& grad, std::size_t index) {
   check_gradient(grad, index);
-  const bool known = std::any_of(gapped_.begin(), gapped_.end(), [&grad](const auto& other) {
-    return is_same_view(other.first, grad);
-  });
-  if (grad.numel() != 0 && !known) {
+  if (grad.numel() != 0 && !is_known_view(grad)) {
     const ElementType type = element_type(grad.scalar_type());
+    gapped_at_.emplace(grad.const_data_ptr(), gapped_.size());
     gapped_.emplace_back(grad, grad.contiguous());
     table_.add(gapped_.back().second.mutable_data_ptr(), grad.numel() * type.per_element,
                type.dtype);
   }
+}
+
+/// Of tensors with gaps, whose copies have addresses of their own.
+bool GradientList::is_known_view(const at::Tensor& grad) const {
+  const auto [first, last] = gapped_at_.equal_range(grad.const_data_ptr());
+  return std::any_of(first, last, [&](const auto& entry) {
+    return is_same_view(gapped_[entry.second].first, grad);
+  });
 }
 
 void GradientList::write_back() const {

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -32,8 +34,11 @@ class GradientList {
   /// Anything but a dense tensor of a dtype that is known.
   void add_unusual(const at::Tensor& grad, std::size_t index);
 
+  [[nodiscard]] bool is_known_view(const at::Tensor& grad) const;
+
   common::ChunkTable table_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> gapped_;  // the tensor, its dense copy
+  std::vector<std::pair<at::Tensor, at::Tensor>> gapped_;        // the tensor, its dense copy
+  std::unordered_multimap<const void*, std::size_t> gapped_at_;  // address to place in gapped_
 };
 
 }  // namespace torchamp::detail

@@ -564,6 +564,40 @@ TEST_CASE("Squares that overflow or vanish in float do not spoil the norm", "[op
   CHECK(torch::allclose(huge, full({4}, 0.5, at::kDouble), 1e-6));
 }
 
+TEST_CASE("A negative scale clips to the same length, in the other direction", "[ops]") {
+  ON_EACH_DEVICE();
+  const auto grad = tensor({-24, -32});
+  const auto result = clip({grad}, -8.0f, 1);
+  CHECK(result.norm == Approx(5));
+  CHECK(torch::allclose(grad, tensor({0.6f, 0.8f}), 1e-5));
+  const auto short_one = tensor({-24, -32});
+  CHECK(clip({short_one}, -8.0f, 100).norm == Approx(5));
+  CHECK(torch::equal(short_one, tensor({3, 4})));
+}
+
+TEST_CASE("An interval of 0 or less never grows, as in PyTorch", "[ops]") {
+  ON_EACH_DEVICE();
+  for (const int64_t interval : {0, -5}) {
+    const auto scale = scalar(8);
+    const auto tracker = zeros({}, at::kInt);
+    for (int i = 1; i <= 3; ++i) {
+      torchamp::update_scale_(scale, tracker, scalar(0), 2.0, 0.5, interval);
+      CHECK(scale.item<float>() == 8);
+      CHECK(tracker.item<int>() == i);
+    }
+  }
+}
+
+TEST_CASE("Many gradients with gaps, one of them twice, are unscaled once each", "[ops]") {
+  ON_EACH_DEVICE();
+  const auto whole = full({8, 3000}, 6.0f);
+  auto columns = whole.unbind(1);
+  columns.push_back(whole.select(1, 17));
+  const auto found_inf = scalar(0);
+  torchamp::unscale_(columns, found_inf, scalar(2));
+  CHECK(torch::equal(whole, full({8, 3000}, 3.0f)));
+}
+
 TEST_CASE("The thread count does not change a bit of the norm", "[ops]") {
   torch::manual_seed(19);
   std::vector<torch::Tensor> grads;
@@ -642,6 +676,13 @@ TEST_CASE("The fallback for other devices gives the same results", "[ops]") {
     CHECK(flag.item<float>() == 1.0f);
     CHECK(same(grads[0], before));
   }
+
+  const auto huge = full({4}, 1e200, at::kDouble);
+  const auto version = huge._version();
+  clip_by_fallback.redispatch(kNoKernel, {huge}, scalar(0), std::nullopt, 1);
+  CHECK(torch::allclose(huge, full({4}, 0.5, at::kDouble), 1e-6));
+  unscale_by_fallback({huge}, 2);
+  CHECK(huge._version() == version);
 
   const auto scale = scalar(4);
   const auto tracker = full({}, 7, at::kInt);

@@ -36,6 +36,8 @@ const std::vector<Row> kRows{
     {{0x1p-149f, 0}, true, kUsual, {0.0f, 0}},  // as PyTorch: half of the smallest is 0
     {{3.0f, 2}, false, {1.1, 0.5, 3}, {static_cast<float>(3.0 * 1.1), 0}},  // rounded once
     {{3.0f, 2}, true, {1.1, 0.7, 3}, {static_cast<float>(3.0 * 0.7), 0}},
+    {{8.0f, 5}, false, {2.0, 0.5, 0}, {8.0f, 6}},  // as PyTorch: never
+    {{8.0f, 5}, false, {2.0, 0.5, -3}, {8.0f, 6}},
     {{8.0f, INT32_MAX}, false, {2.0, 0.5, int64_t{1} << 40}, {8.0f, INT32_MAX}},
     {{8.0f, INT32_MAX - 1}, false, {2.0, 0.5, int64_t{1} << 40}, {8.0f, INT32_MAX}},
 };

@@ -10,19 +10,21 @@
 
 namespace torchamp::common {
 
-/// The 2-norm of the list times `inverse`; infinite only where that lies above the range of double.
+/// The 2-norm of the list times |inverse|; infinite only where that lies above the range of double.
 TORCHAMP_HOST_DEVICE inline double scaled_norm(ScaledRoot root, float inverse) {
-  return std::scalbn(root.root * inverse, root.exponent);
+  return std::scalbn(root.root * std::fabs(inverse), root.exponent);
 }
 
 /// inverse * min(1, max_norm / (norm + 1e-6)) for norm = scaled_norm(root, inverse).
 TORCHAMP_HOST_DEVICE inline double clip_factor(ScaledRoot root, float inverse, double norm,
                                                double max_norm) {
+  const double magnitude = std::fabs(inverse);
   // Finite elements whose norm is beyond double: the inverse cancels, and 1e-6 cannot matter.
   const bool beyond = std::isinf(norm) && !std::isinf(root.root);
   const double clipped = beyond ? std::scalbn(max_norm / root.root, -root.exponent)
-                                : inverse * (max_norm / (norm + 1e-6));
-  return clipped >= inverse ? inverse : clipped;  // a NaN stays one
+                                : magnitude * (max_norm / (norm + 1e-6));
+  const double factor = clipped >= magnitude ? magnitude : clipped;  // a NaN stays one
+  return inverse < 0 ? -factor : factor;
 }
 
 /// A double factor as two floats for the elements that are multiplied in float: one alone would

@@ -23,14 +23,15 @@ struct ScaleUpdate {
 /// The scale-update rule: back off after an overflow, grow after `growth_interval` updates without
 /// one. Products are formed in double and rounded once. A growth that would not be finite is left
 /// out, its tracker restarts all the same. Growth fires at tracker >= interval (PyTorch: ==, which
-/// never fires again once the interval was lowered below the tracker).
+/// never fires again once the interval was lowered below the tracker). An interval of 0 or less, which
+/// a state dict of PyTorch may hold, never fires, as there.
 TORCHAMP_HOST_DEVICE inline ScaleState updated(ScaleState state, bool overflow,
                                                const ScaleUpdate& rule) {
   if (overflow) {
     return {static_cast<float>(state.scale * rule.backoff_factor), 0};
   }
   const int64_t tracker = static_cast<int64_t>(state.growth_tracker) + 1;
-  if (tracker < rule.growth_interval) {
+  if (rule.growth_interval <= 0 || tracker < rule.growth_interval) {
     // A tracker at its largest value stays there: adding one would be undefined.
     return {state.scale, tracker > INT32_MAX ? INT32_MAX : static_cast<int32_t>(tracker)};
   }

@@ -34,13 +34,17 @@ inline std::vector<uint32_t> cut(const common::ChunkTable& table, int64_t parts)
   return bounds;
 }
 
+/// Whether this process was forked from one that had the library loaded. OpenMP's threads do not
+/// survive a fork, and a parallel region there would wait for them for ever.
+bool is_forked_child();
+
 /// Calls `work(first, last)` for runs of chunks that make up the whole table, on ATen's threads.
 /// Returns whether any call returned true.
 template <typename Work>
 bool in_parallel(const common::ChunkTable& table, Work work) {
   const int64_t parts =
       std::clamp<int64_t>(table.num_elements() / kElementsPerThread, 1, at::get_num_threads());
-  if (parts == 1) {
+  if (parts == 1 || is_forked_child()) {
     return work(uint32_t{0}, table.num_chunks());
   }
   const std::vector<uint32_t> bounds = cut(table, parts);

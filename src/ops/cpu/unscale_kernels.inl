@@ -32,10 +32,10 @@ To bits_as(From from) {
   return to;
 }
 
-// --- overflow
-// ---------------------------------------------------------------------------------------- Infinity
-// and NaN have all bits of the exponent set: then adding its lowest bit, and only then, carries
-// into the bit above, the sign's, which the mask has cleared. Carries are collected by OR.
+// --- overflow ---
+
+// Infinity and NaN have all bits of the exponent set: then adding its lowest bit, and only then,
+// carries into the bit above, the sign's, which the mask has cleared. Carries are collected by OR.
 
 template <typename T>
 struct Exponent;
@@ -73,8 +73,7 @@ typename Exponent<T>::Word carries(typename Exponent<T>::Word word) {
   return (word & Exponent<T>::kMask) + Exponent<T>::kLowest;
 }
 
-// --- conversions of 16-bit types, on the low half of a word
-// --------------------------------------------
+// --- conversions of 16-bit types, on the low half of a word ---
 
 float widened(BFloat16, uint32_t low) { return bits_as<float>(low << 16); }
 
@@ -112,8 +111,7 @@ uint32_t narrowed(Half, float value) {
   return ((bits >> 16) & 0x8000u) | select(magnitude >= 0x477ff000u, special, finite);
 }
 
-// --- multiplication
-// ------------------------------------------------------------------------------------
+// --- multiplication ---
 
 /// Multiplies and collects the carries of the results; so do the two functions below.
 template <typename T>
@@ -220,12 +218,12 @@ bool multiply_span(void* data, int64_t numel, double factor) {
   return (seen & Exponent<T>::kCarry) != 0;
 }
 
-// --- sum of squares
-// ------------------------------------------------------------------------------------ Squares of
-// float, and of what is narrower, are exact in double and always in its range.
+// --- sum of squares ---
 
-/// Elements that are looked at twice, while they are in the innermost cache.
-constexpr int64_t kBlock = 4096;
+// Squares of float, and of what is narrower, are exact in double and always in its range.
+
+/// Elements that are looked at twice: few, so that the memory is kept busy the second time too.
+constexpr int64_t kBlock = 1024;
 
 /// Element i is added to lane i % kLanes, on every processor: enough lanes that an addition need
 /// not wait for the one before.

@@ -13,8 +13,6 @@
 //   launch_grad_norm     reads the gradients: overflow flag, one SquareSum for each chunk
 //   launch_clip_factor   one block: the norm, and the one factor that unscales and clips
 //   launch_apply_factor  multiplies the gradients by that factor
-//
-// For a norm over several devices, copy all their SquareSums into one array on one of them.
 
 namespace torchamp::cuda {
 
@@ -23,7 +21,7 @@ using common::SquareSum;
 /// What launch_clip_factor leaves in device memory.
 struct ClipResult {
   double norm;    // 2-norm of the true (unscaled) gradients
-  double factor;  // what to multiply the gradients by; 1 where they shall stay as they are
+  double factor;  // what to multiply the gradients by; 1 where they must stay as they are
 };
 
 /// Bytes of scratch memory that launch_grad_norm writes: one SquareSum for each chunk.

@@ -14,6 +14,7 @@ namespace torchamp::cuda {
 
 inline void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) {
+    (void)cudaGetLastError();  // forget it: the next check of somebody else would report it
     throw std::runtime_error(std::string("torchamp: ") + what + ": " + cudaGetErrorString(error));
   }
 }

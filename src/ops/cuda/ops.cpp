@@ -25,8 +25,11 @@ void unscale_(at::TensorList grads, const at::Tensor& found_inf, const at::Tenso
   detail::check_unscale(grads, found_inf, scale);
   const c10::cuda::CUDAGuard device_guard(found_inf.device());
   const detail::GradientList list(grads);
-  launch_unscale(list.table(), {scale.const_data_ptr<float>(), scale_is_inverse},
-                 found_inf.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
+  const auto* const value = scale.const_data_ptr<float>();
+  launch_unscale(
+      list.table(),
+      scale_is_inverse ? InverseSource::from_inverse(value) : InverseSource::from_scale(value),
+      found_inf.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
   list.write_back();
 }
 

@@ -45,6 +45,7 @@ struct Device {
   unsigned blocks_per_multiprocessor = 2;
   unsigned concurrent_blocks = 2;          // blocks that really run at the same time
   cudaError_t launch_error = cudaSuccess;  // what the next launches return, without running
+  cudaError_t last_error = cudaSuccess;    // of a launch, until cudaGetLastError() is asked
   int launches = 0;
   unsigned last_grid = 0;
 };
@@ -99,8 +100,7 @@ class Shared {
 
 }  // namespace host_cuda
 
-// --- the device language
-// ---------------------------------------------------------------------------
+// --- the device language ---
 #define __global__
 #define __device__
 #define __host__
@@ -121,8 +121,7 @@ inline float atomicExch(float* address, float value) {
   return std::atomic_ref<float>(*address).exchange(value, std::memory_order_relaxed);
 }
 
-// --- launching
-// ---------------------------------------------------------------------------------------
+// --- launching ---
 template <typename... Params>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(Params...), int,
                                                           size_t) {
@@ -136,7 +135,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   static_assert((sizeof(Params) + ... + 0) <= host_cuda::kParameterBytes);
   static_assert((std::is_trivially_copyable_v<Params> && ...));
   if (host_cuda::device().launch_error != cudaSuccess) {
-    return host_cuda::device().launch_error;
+    return host_cuda::device().last_error = host_cuda::device().launch_error;
   }
   if (config->gridDim.x == 0 || config->blockDim.x == 0 || config->blockDim.x > 1024) {
     return cudaErrorInvalidConfiguration;

@@ -11,5 +11,6 @@ struct CUstream_st;
 using cudaStream_t = CUstream_st*;
 
 const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);

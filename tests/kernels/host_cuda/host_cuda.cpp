@@ -5,6 +5,7 @@
 #include <semaphore>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -16,6 +17,10 @@ thread_local dim3 gridDim;
 
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess ? "no error" : "invalid configuration argument";
+}
+
+cudaError_t cudaGetLastError() {
+  return std::exchange(host_cuda::device().last_error, cudaSuccess);
 }
 
 cudaError_t cudaGetDevice(int* device) {
