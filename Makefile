@@ -6,6 +6,7 @@ CUDA := AUTO
 ARCHS :=
 WERROR := OFF
 CMAKE_FLAGS :=
+BENCH := --output out/bench
 
 # One environment and one build folder a torch version: the compiled code fits no other.
 VENV := .venv$(TORCH:%=-%)
@@ -22,19 +23,21 @@ define configure
 $(RUN) cmake $(FRESH) -S . -B $(BUILD) -G Ninja \
   -DPython_EXECUTABLE="$(BIN)/python" -DTORCHAMP_PYTHON=ON \
   -DTORCHAMP_TESTS=ON -DTORCHAMP_EXAMPLES=ON -DTORCHAMP_CUDA=$(CUDA) -DTORCHAMP_WERROR=$(WERROR) \
-  $(if $(ARCHS),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHS)",-UCMAKE_CUDA_ARCHITECTURES) -DCMAKE_EXPORT_COMPILE_COMMANDS=ON $(CMAKE_FLAGS)
+  $(if $(ARCHS),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHS)",-UCMAKE_CUDA_ARCHITECTURES) \
+  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON $(CMAKE_FLAGS)
 endef
 define install
 $(RUN) cmake --install $(BUILD) --prefix "$(SITE)" --component python
 $(RUN) cmake --install $(BUILD) --prefix "$(SITE)" --component python_sources
 endef
 
-.PHONY: help demo test build callers lint sanitize packaging cubins clean distclean
+.PHONY: help demo test build bench callers lint sanitize packaging cubins clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo       train both examples in C++ and in Python, print a table, draw a plot'
 	@echo 'make test       build everything, run the C++ and the Python tests'
+	@echo 'make bench      measure torchamp beside PyTorch, print a table'
 	@echo 'make build      build everything, install the Python package into the environment'
 	@echo 'make callers    the loops of Lightning and Accelerate, on torchamp as on PyTorch'
 	@echo 'make lint       formatting and static analysis'
@@ -49,6 +52,7 @@ help:
 	@echo 'ARCHS=90        CUDA architectures, CMake syntax (default: all that are supported)'
 	@echo 'WERROR=ON       treat compiler warnings as errors'
 	@echo 'CMAKE_FLAGS=    more arguments for cmake'
+	@echo 'BENCH=--quick   arguments of python -m torchamp bench'
 
 demo: $(READY)-torch $(READY)-build $(READY)-demo
 	$(configure)
@@ -63,6 +67,14 @@ build: $(READY)-torch $(READY)-build
 	$(configure)
 	$(RUN) cmake --build $(BUILD)
 	$(install)
+
+# The limit that the C++ rows are measured against is compiled for this very processor.
+bench: $(READY)-torch $(READY)-build $(READY)-demo
+	scripts/system_packages.sh $(PYTHON) benchmark
+	$(configure) -DTORCHAMP_BENCHMARKS=ON
+	$(RUN) cmake --build $(BUILD) --target src/all python/all benchmarks/all
+	$(install)
+	$(RUN) python -m torchamp bench --cpp $(BUILD)/benchmarks/torchamp_benchmarks $(BENCH)
 
 callers: build $(READY)-test $(READY)-callers
 	$(RUN) pytest -rs tests/python/test_callers.py

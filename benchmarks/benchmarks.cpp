@@ -26,8 +26,7 @@ namespace torchamp::bench {
 
 namespace {
 
-// --- comparisons
-// -------------------------------------------------------------------------------------
+// --- comparisons ---
 
 struct Contender {
   std::string name;
@@ -103,38 +102,52 @@ void compare(benchmark::State& state, int threads, const std::vector<Contender>&
   state.counters["spread"] = (quantile(times[0], 0.9) - quantile(times[0], 0.1)) / median(times[0]);
 }
 
-// --- lists of gradients
-// --------------------------------------------------------------------------------
+// --- lists of gradients ---
 
-/// Gradients and what goes with them. Whoever is next to multiply the list, or the buffer, doubles
-/// or halves it in turn, so that values stay what they are.
+/// Gradients, and a flat buffer of as many bytes. Whoever is next to multiply the list, or the buffer,
+/// doubles or halves it in turn, so that values stay what they are.
+///
+/// Large lists are views of the buffer, as in DDP: where memory lies matters by a tenth and more, and
+/// the limit must not be another memory's. Small tensors, whose own cost counts, are allocated one by
+/// one.
 struct Job {
   std::vector<at::Tensor> grads;
   at::Tensor found_inf = torch::zeros({});
-  at::Tensor scales[2] = {torch::tensor(2.0f), torch::tensor(0.5f)};
-  at::Tensor flat;  // as many bytes, as float32
+  at::Tensor half = torch::tensor(0.5f);
+  at::Tensor two = torch::tensor(2.0f);
+  at::Tensor flat;
   bool list_doubled = false;
   bool flat_doubled = false;
 
-  Job(const List& list, at::ScalarType dtype, bool with_flat) {
+  Job(const List& list, at::ScalarType dtype) {
+    const auto size = static_cast<int64_t>(c10::elementSize(dtype));
+    const auto aligned = [size](int64_t numel) { return (numel * size + 63) / 64 * 64; };
     int64_t bytes = 0;
     for (const Shape& shape : list.shapes) {
-      grads.push_back(torch::empty(shape, torch::kFloat32).uniform_(1, 2).to(dtype));
-      bytes += grads.back().numel() * grads.back().element_size();
+      bytes += aligned(c10::multiply_integers(shape));
     }
-    if (with_flat) {
-      flat = torch::empty({bytes / 4}).uniform_(1, 2);
+    flat = torch::ones({bytes / 4});
+    const bool views = bytes / static_cast<int64_t>(list.shapes.size()) > (1 << 16);
+    const at::Tensor whole = flat.view(dtype);
+    int64_t offset = 0;
+    for (const Shape& shape : list.shapes) {
+      const int64_t numel = c10::multiply_integers(shape);
+      grads.push_back(views ? whole.narrow(0, offset / size, numel).view(shape)
+                            : torch::empty(shape, dtype));
+      grads.back().fill_(1.5);
+      offset += aligned(numel);
     }
   }
 
-  const at::Tensor& next_scale() { return scales[list_doubled = !list_doubled]; }
+  const at::Tensor& next_inverse() { return (list_doubled = !list_doubled) ? two : half; }
+  const at::Tensor& next_scale() { return (list_doubled = !list_doubled) ? half : two; }
   float next_factor() { return (flat_doubled = !flat_doubled) ? 2.0f : 0.5f; }
 };
 
 void unscale(benchmark::State& state, const List& list, at::ScalarType dtype, int threads) {
   const at::NoGradGuard no_grad;
   at::set_num_threads(threads);
-  Job job(list, dtype, true);
+  Job job(list, dtype);
   std::vector<Contender> contenders{
       {"torchamp", [&] { unscale_(job.grads, job.found_inf, job.next_scale()); }},
       {"pass",
@@ -145,7 +158,7 @@ void unscale(benchmark::State& state, const List& list, at::ScalarType dtype, in
   if (!at::isComplexType(dtype)) {
     contenders.push_back({"stock", [&] {
                             at::_amp_foreach_non_finite_check_and_unscale_(job.grads, job.found_inf,
-                                                                           job.next_scale());
+                                                                           job.next_inverse());
                           }});
   }
   compare(state, threads, contenders);
@@ -161,7 +174,7 @@ void clip_grad_norm_foreach(at::TensorList grads, double max_norm) {
 void unscale_and_clip(benchmark::State& state, const List& list, int threads) {
   const at::NoGradGuard no_grad;
   at::set_num_threads(threads);
-  Job job(list, torch::kFloat32, true);
+  Job job(list, torch::kFloat32);
   std::vector<at::Tensor> parameters;
   for (const at::Tensor& grad : job.grads) {
     parameters.push_back(torch::empty_like(grad));
@@ -169,7 +182,7 @@ void unscale_and_clip(benchmark::State& state, const List& list, int threads) {
   }
   const double max_norm = 1e9;
   const auto stock_unscale = [&] {
-    at::_amp_foreach_non_finite_check_and_unscale_(job.grads, job.found_inf, job.next_scale());
+    at::_amp_foreach_non_finite_check_and_unscale_(job.grads, job.found_inf, job.next_inverse());
   };
   compare(
       state, threads,
@@ -193,8 +206,7 @@ void unscale_and_clip(benchmark::State& state, const List& list, int threads) {
   TORCH_CHECK(job.found_inf.item<float>() == 0);
 }
 
-// --- guard and scaler
-// ----------------------------------------------------------------------------------
+// --- guard and scaler ---
 
 void autocast_guard(benchmark::State& state) {
   for (auto _ : state) {
@@ -231,8 +243,7 @@ void scaler_iteration(benchmark::State& state) {
   }
 }
 
-// --- registration
-// ----------------------------------------------------------------------------------------
+// --- registration ---
 
 int rounds(const List& list) {
   int64_t elements = 0;

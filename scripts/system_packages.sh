@@ -1,8 +1,9 @@
 #!/bin/sh
 # What the build needs and pip cannot bring: installed by apt where we are root, else named.
-# Usage: scripts/system_packages.sh PYTHON
+# Usage: scripts/system_packages.sh PYTHON [benchmark]
 set -eu
 python=$1
+wanted=${2:-}
 
 if ! version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); then
   echo "torchamp: '$python' does not run; choose a Python with: make PYTHON=/path/to/python3" >&2
@@ -26,6 +27,10 @@ if ! command -v "${CXX:-c++}" >/dev/null; then
 elif [ -z "${Catch2_DIR:-}${CMAKE_PREFIX_PATH:-}" ]; then # which may have Catch2: CMake will tell
   printf '%s\n' '#if !__has_include(<catch2/catch.hpp>) && !__has_include(<catch2/catch_all.hpp>)' \
     '#error' '#endif' | "${CXX:-c++}" -E -x c++ - >/dev/null 2>&1 || need catch2 "Catch2"
+fi
+if [ "$wanted" = benchmark ]; then
+  printf '#include <benchmark/benchmark.h>\n' | "${CXX:-c++}" -E -x c++ - >/dev/null 2>&1 ||
+    need libbenchmark-dev "Google Benchmark"
 fi
 
 [ -n "$packages" ] || exit 0

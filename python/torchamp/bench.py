@@ -178,33 +178,43 @@ class _Idle(torch.optim.Optimizer):
 
 
 class _Job:
-    """A list of gradients, and a buffer of as many bytes.
+    """A list of gradients, and a flat buffer of as many bytes.
 
     Whoever is next to multiply either doubles or halves it in turn: values stay what they are.
+    Large lists are views of the buffer, as in DDP: where memory lies matters by a tenth and more,
+    and the limit must not be another memory's. Small tensors, whose own cost counts, are allocated
+    one by one.
     """
 
     def __init__(self, shapes: list[Shape], dtype: torch.dtype, device: torch.device) -> None:
-        values = (torch.empty(shape, device=device).uniform_(1, 2) for shape in shapes)
-        self.params = [torch.nn.Parameter(value.to(dtype)) for value in values]
-        for param in self.params:
-            param.grad = param.detach()
-        self.grads = [param.grad for param in self.params]
+        aligned = [-(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape in shapes]
+        self.flat = torch.ones(sum(aligned) // 4, device=device)
+        if self.flat.nbytes / len(shapes) > 2**16:
+            parts = self.flat.view(dtype).split([size // dtype.itemsize for size in aligned])
+            self.grads = [
+                part[: math.prod(shape)].view(shape)
+                for part, shape in zip(parts, shapes, strict=True)
+            ]
+        else:
+            self.grads = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+        self.params = [torch.nn.Parameter(grad) for grad in self.grads]
+        for param, grad in zip(self.params, self.grads, strict=True):
+            param.grad = grad.fill_(1.5)
         self.found_inf = torch.zeros((), device=device)
-        self.scales = itertools.cycle([torch.tensor(f, device=device) for f in (2.0, 0.5)])
-        size = sum(grad.numel() * grad.element_size() for grad in self.grads)
-        self.flat = torch.ones(size // 4, device=device)
+        half, two = (torch.tensor(factor, device=device) for factor in (0.5, 2.0))
+        self.scales = itertools.cycle([(half, two), (two, half)])  # and their inverses
         self.factors = itertools.cycle([2.0, 0.5])
 
     def unscale(self) -> None:
-        torch.ops.torchamp.unscale_(self.grads, self.found_inf, next(self.scales))
+        torch.ops.torchamp.unscale_(self.grads, self.found_inf, next(self.scales)[0])
 
     def unscale_stock(self) -> None:
         torch._amp_foreach_non_finite_check_and_unscale_(
-            self.grads, self.found_inf, next(self.scales)
+            self.grads, self.found_inf, next(self.scales)[1]
         )
 
     def clip(self) -> None:
-        torch.ops.torchamp.clip_grad_norm_(self.grads, self.found_inf, next(self.scales), 1e9)
+        torch.ops.torchamp.clip_grad_norm_(self.grads, self.found_inf, next(self.scales)[0], 1e9)
 
     def clip_stock(self) -> None:
         self.unscale_stock()
