@@ -180,16 +180,16 @@ void check_clip(const List& list, float scale, double max_norm, int round) {
   const OnDevice<float> device_scale(scale);
   const OnDevice<float> found_inf(0.0f);
   const DeviceMemory sums(square_sum_bytes(table) + 1);
-  const DeviceMemory result(sizeof(ClipResult));
+  const DeviceMemory result(sizeof(ClipFactor));
   auto* const square_sums = static_cast<SquareSum*>(sums.at(0));
-  auto* const clip_result = static_cast<ClipResult*>(result.at(0));
+  auto* const clip_result = static_cast<ClipFactor*>(result.at(0));
   const auto source = InverseSource::from_scale(device_scale.get());
   launch_grad_norm(table, source, found_inf.get(), square_sums, stream());
   launch_clip_factor(square_sums, table.num_chunks(), source, max_norm, found_inf.get(),
                      clip_result, stream());
   launch_apply_factor(table, clip_result, stream());
 
-  ClipResult clipped;
+  ClipFactor clipped;
   result.download(&clipped);
   const bool overflow = reference::unscaled(list, 1.0f / scale).found_inf;
   expect(found_inf.read() == (overflow ? 1.0f : 0.0f), "flag of grad_norm", round);

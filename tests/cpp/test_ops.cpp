@@ -588,6 +588,19 @@ TEST_CASE("An interval of 0 or less never grows, as in PyTorch", "[ops]") {
   }
 }
 
+#ifndef NDEBUG
+TEST_CASE("Debug builds refuse gradients that share a part of their memory", "[ops]") {
+  const auto whole = full({10}, 6.0f);
+  const auto found_inf = scalar(0);
+  CHECK_THROWS_AS(
+      torchamp::unscale_({whole.slice(0, 0, 6), whole.slice(0, 5, 10)}, found_inf, scalar(2)),
+      c10::Error);
+  CHECK(torch::equal(whole, full({10}, 6.0f)));
+  torchamp::unscale_({whole.slice(0, 0, 5), whole.slice(0, 5, 10)}, found_inf, scalar(2));
+  CHECK(torch::equal(whole, full({10}, 3.0f)));
+}
+#endif
+
 TEST_CASE("Many gradients with gaps, one of them twice, are unscaled once each", "[ops]") {
   ON_EACH_DEVICE();
   const auto whole = full({8, 3000}, 6.0f);

@@ -23,7 +23,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 struct Outcome {
   List list;
   float found_inf;
-  ClipResult result;
+  ClipFactor result;
   std::vector<SquareSum> sums;
 };
 
@@ -132,7 +132,7 @@ TEST_CASE("the shipped block sizes clip as the reference", "[clip][threads]") {
   const InverseSource source = InverseSource::from_inverse(&inverse);
   float found_inf = 0.0f;
   auto* const sums = static_cast<SquareSum*>(std::malloc(square_sum_bytes(table)));
-  ClipResult clipped;
+  ClipFactor clipped;
   launch_grad_norm(table, source, &found_inf, sums, nullptr);
   launch_clip_factor(sums, table.num_chunks(), source, 2.0, &found_inf, &clipped, nullptr);
   launch_apply_factor(table, &clipped, nullptr);
@@ -221,7 +221,7 @@ TEST_CASE("a factor below the range of float is applied without loss", "[clip][t
       fill(list.back(), random, {1e-45, 3e38});
     }
     const List expected = multiplied(list, factor);
-    const ClipResult result{1.0, factor};
+    const ClipFactor result{1.0, factor};
     launch_apply_factor_with<32>(table_of(list), &result, nullptr);
     CHECK(same(list, expected));
   }
@@ -280,7 +280,7 @@ TEST_CASE("the same bits whatever the grid", "[clip][threads]") {
   }
   host_cuda::device() = before;
   for (const Outcome& outcome : outcomes) {
-    CHECK(std::memcmp(&outcome.result, &outcomes[0].result, sizeof(ClipResult)) == 0);
+    CHECK(std::memcmp(&outcome.result, &outcomes[0].result, sizeof(ClipFactor)) == 0);
     CHECK(std::memcmp(outcome.sums.data(), outcomes[0].sums.data(),
                       outcome.sums.size() * sizeof(SquareSum)) == 0);
   }

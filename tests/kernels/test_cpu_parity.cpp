@@ -49,7 +49,7 @@ TEST_CASE("CUDA and CPU kernels find the same norms and flags", "[threads]") {
     const double norm = cpu::clip_factor(sums.data(), sums.size(), inverse, 1.0).norm;
 
     float found_inf = 0.0f;
-    ClipResult result{};
+    ClipFactor result{};
     const InverseSource source = InverseSource::from_inverse(&inverse);
     launch_grad_norm_with<32>(table, source, &found_inf, sums.data(), nullptr);
     launch_clip_factor_with<32>(sums.data(), sums.size(), source, 1.0, &found_inf, &result,
@@ -69,7 +69,7 @@ TEST_CASE("CUDA and CPU kernels apply a factor alike", "[threads]") {
   std::mt19937 random(3);
   for (int round = 0; round < 70; ++round) {
     const reference::List list = reference::sample_list(random, 8, {1e-45, 3e38});
-    const ClipResult result{1.0, kFactors[round % 7]};
+    const ClipFactor result{1.0, kFactors[round % 7]};
 
     reference::List on_cpu = list;
     const auto table = table_of(on_cpu);

@@ -15,16 +15,24 @@ TORCHAMP_HOST_DEVICE inline double scaled_norm(ScaledRoot root, float inverse) {
   return std::scalbn(root.root * std::fabs(inverse), root.exponent);
 }
 
-/// inverse * min(1, max_norm / (norm + 1e-6)) for norm = scaled_norm(root, inverse).
-TORCHAMP_HOST_DEVICE inline double clip_factor(ScaledRoot root, float inverse, double norm,
-                                               double max_norm) {
+/// What clipping multiplies by, and why.
+struct ClipFactor {
+  double norm;    // 2-norm of the true (unscaled) gradients
+  double factor;  // inverse * min(1, max_norm / (norm + 1e-6))
+};
+
+/// For the sum of squares of the scaled gradients.
+TORCHAMP_HOST_DEVICE inline ClipFactor clip_factor(const SquareSum& total, float inverse,
+                                                   double max_norm) {
+  const ScaledRoot root = square_root(total);
+  const double norm = scaled_norm(root, inverse);
   const double magnitude = std::fabs(inverse);
   // Finite elements whose norm is beyond double: the inverse cancels, and 1e-6 cannot matter.
   const bool beyond = std::isinf(norm) && !std::isinf(root.root);
   const double clipped = beyond ? std::scalbn(max_norm / root.root, -root.exponent)
                                 : magnitude * (max_norm / (norm + 1e-6));
   const double factor = clipped >= magnitude ? magnitude : clipped;  // a NaN stays one
-  return inverse < 0 ? -factor : factor;
+  return {norm, inverse < 0 ? -factor : factor};
 }
 
 /// A double factor as two floats for the elements that are multiplied in float: one alone would

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/common/clip_factor.h"
 #include "ops/common/element.h"
 #include "ops/cpu/unscale.h"
 #include "ops/cpu/unscale_kernels.h"
@@ -75,9 +74,7 @@ ClipFactor clip_factor(const SquareSum* sums, std::size_t count, float inverse, 
   for (std::size_t i = 0; i < count; ++i) {
     total.add(sums[i]);
   }
-  const common::ScaledRoot root = common::square_root(total);
-  const double norm = common::scaled_norm(root, inverse);
-  return {norm, common::clip_factor(root, inverse, norm, max_norm)};
+  return common::clip_factor(total, inverse, max_norm);
 }
 
 void apply_factor(const common::ChunkTable& table, uint32_t first, uint32_t last, double factor) {

@@ -15,12 +15,12 @@ void launch_grad_norm(const common::ChunkTable& table, InverseSource source, flo
 }
 
 void launch_clip_factor(const SquareSum* sums, std::size_t count, InverseSource source,
-                        double max_norm, const float* found_inf, ClipResult* result,
+                        double max_norm, const float* found_inf, ClipFactor* result,
                         cudaStream_t stream) {
   launch_clip_factor_with<kFactorThreads>(sums, count, source, max_norm, found_inf, result, stream);
 }
 
-void launch_apply_factor(const common::ChunkTable& table, const ClipResult* result,
+void launch_apply_factor(const common::ChunkTable& table, const ClipFactor* result,
                          cudaStream_t stream) {
   launch_apply_factor_with<kThreads>(table, result, stream);
 }

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kBlock, kResidentBlocks<kBlock>)
 template <int kBlock>
 __global__ void __launch_bounds__(kBlock)
     clip_factor_kernel(const SquareSum* sums, std::size_t count, InverseSource source,
-                       double max_norm, const float* found_inf, ClipResult* result) {
+                       double max_norm, const float* found_inf, ClipFactor* result) {
   SquareSum sum{};
 #pragma unroll 4
   for (std::size_t i = threadIdx.x; i < count; i += kBlock) {
@@ -101,10 +101,10 @@ __global__ void __launch_bounds__(kBlock)
   const SquareSum total = block_sum<kBlock>(sum);
   if (threadIdx.x == 0) {
     const float inverse = load_inverse(source);
-    const common::ScaledRoot root = common::square_root(total);
-    const double norm = common::scaled_norm(root, inverse);
-    const bool skip = *found_inf != 0.0f;
-    *result = {norm, skip ? 1.0 : common::clip_factor(root, inverse, norm, max_norm)};
+    *result = common::clip_factor(total, inverse, max_norm);
+    if (*found_inf != 0.0f) {
+      result->factor = 1.0;
+    }
   }
 }
 
@@ -131,7 +131,7 @@ struct ApplyFactor {
 template <int kBlock, int kCapacity>
 __global__ void __launch_bounds__(kBlock, kResidentBlocks<kBlock>)
     apply_factor_kernel(const __grid_constant__ KernelTable<kCapacity> table,
-                        const ClipResult* result) {
+                        const ClipFactor* result) {
   const double factor = result->factor;
   if (factor == 1.0) {
     return;
@@ -151,14 +151,14 @@ void launch_grad_norm_with(const common::ChunkTable& table, InverseSource source
 
 template <int kBlock>
 void launch_clip_factor_with(const SquareSum* sums, std::size_t count, InverseSource source,
-                             double max_norm, const float* found_inf, ClipResult* result,
+                             double max_norm, const float* found_inf, ClipFactor* result,
                              cudaStream_t stream) {
   launch("clip_factor", &clip_factor_kernel<kBlock>, 1, kBlock, stream, sums, count, source,
          max_norm, found_inf, result);
 }
 
 template <int kBlock>
-void launch_apply_factor_with(const common::ChunkTable& table, const ClipResult* result,
+void launch_apply_factor_with(const common::ChunkTable& table, const ClipFactor* result,
                               cudaStream_t stream) {
   launch_over_table("apply_factor", &apply_factor_kernel<kBlock, kShortTable>,
                     &apply_factor_kernel<kBlock, kLongTable>, kBlock, stream, table, result);

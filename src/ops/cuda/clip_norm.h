@@ -5,24 +5,20 @@
 #include <cstddef>
 
 #include "ops/common/chunk_table.h"
-#include "ops/common/square_sum.h"
+#include "ops/common/clip_factor.h"
 #include "ops/cuda/unscale.h"
 
 // Unscaling with clipping to a largest 2-norm, in three steps on one stream:
 //
 //   launch_grad_norm     reads the gradients: overflow flag, one SquareSum for each chunk
-//   launch_clip_factor   one block: the norm, and the one factor that unscales and clips
+//   launch_clip_factor   one block: the norm, and the one factor that unscales and clips; 1 after an
+//                        overflow, so that the gradients stay as they are
 //   launch_apply_factor  multiplies the gradients by that factor
 
 namespace torchamp::cuda {
 
+using common::ClipFactor;
 using common::SquareSum;
-
-/// What launch_clip_factor leaves in device memory.
-struct ClipResult {
-  double norm;    // 2-norm of the true (unscaled) gradients
-  double factor;  // what to multiply the gradients by; 1 where they must stay as they are
-};
 
 /// Bytes of scratch memory that launch_grad_norm writes: one SquareSum for each chunk.
 inline std::size_t square_sum_bytes(const common::ChunkTable& table) {
@@ -45,13 +41,13 @@ void launch_grad_norm(const common::ChunkTable& table, InverseSource source, flo
 ///
 /// Enqueues one kernel. Throws std::runtime_error if the launch fails.
 void launch_clip_factor(const SquareSum* sums, std::size_t count, InverseSource source,
-                        double max_norm, const float* found_inf, ClipResult* result,
+                        double max_norm, const float* found_inf, ClipFactor* result,
                         cudaStream_t stream);
 
 /// Multiplies every element by `result->factor`, rounding once; does nothing if it is exactly 1.
 ///
 /// Enqueues `launches_for(table)` kernels. Throws std::runtime_error if a launch fails.
-void launch_apply_factor(const common::ChunkTable& table, const ClipResult* result,
+void launch_apply_factor(const common::ChunkTable& table, const ClipFactor* result,
                          cudaStream_t stream);
 
 }  // namespace torchamp::cuda

@@ -44,9 +44,9 @@ at::Tensor clip_grad_norm_(at::TensorList grads, const at::Tensor& found_inf,
   const at::Tensor sums = at::empty({static_cast<int64_t>(square_sum_bytes(list.table()))},
                                     found_inf.options().dtype(at::kByte));
   const at::Tensor result = at::empty({2}, found_inf.options().dtype(at::kDouble));
-  static_assert(sizeof(ClipResult) == 2 * sizeof(double));
+  static_assert(sizeof(ClipFactor) == 2 * sizeof(double));
   auto* const square_sums = static_cast<SquareSum*>(sums.mutable_data_ptr());
-  auto* const clip_result = static_cast<ClipResult*>(result.mutable_data_ptr());
+  auto* const clip_result = static_cast<ClipFactor*>(result.mutable_data_ptr());
   launch_grad_norm(list.table(), source, found_inf.mutable_data_ptr<float>(), square_sums, stream);
   launch_clip_factor(square_sums, list.table().num_chunks(), source, max_norm,
                      found_inf.const_data_ptr<float>(), clip_result, stream);
