@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <pybind11/gil_safe_call_once.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -42,9 +43,16 @@ inline bool is_plain_scalar(PyObject* object, at::ScalarType dtype) {
 /// Whether every active function mode is the one of `torch.set_default_device` and `with device:`.
 /// It only matters to functions that make tensors without naming a device.
 inline bool only_default_device_modes() {
-  static PyObject* const type =
-      pybind11::getattr(pybind11::module_::import("torch.utils._device"), "DeviceContext")
-          .release()
+  // Not a plain static: another thread would wait for its initialisation with the lock of the
+  // interpreter that the import may let go of and need again.
+  PYBIND11_CONSTINIT static pybind11::gil_safe_call_once_and_store<pybind11::object> storage;
+  const PyObject* const type =
+      storage
+          .call_once_and_store_result([] {
+            return pybind11::object(
+                pybind11::module_::import("torch.utils._device").attr("DeviceContext"));
+          })
+          .get_stored()
           .ptr();
   for (int64_t i = 0; i < at::impl::PythonTorchFunctionTLS::stack_len(); ++i) {
     PyObject* mode = at::impl::PythonTorchFunctionTLS::get_stack_at(i)->ptr(getPyInterpreter());

@@ -135,6 +135,57 @@ def test_k26_after_an_exception_in_the_optimizer_training_goes_on():
     assert param.tolist() == [0.0] * 4
 
 
+@pytest.mark.parametrize("next_call", ["unscale_", "clip_grad_norm_", "step"])
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
+def test_k26_after_an_exception_in_a_fused_optimizer_training_goes_on(make, next_call):
+    param = ones()
+    optimizer = make([param], lr=1.0, fused=True)
+    scaler = torchamp.GradScaler("cpu", init_scale=1024.0)
+    failures = [torch.OutOfMemoryError()]
+
+    def fail_once(*_):
+        if failures:
+            raise failures.pop()
+
+    optimizer.register_step_pre_hook(fail_once)
+    scaler.scale(param.sum()).backward()
+    scaler.unscale_(optimizer)
+    with pytest.raises(torch.OutOfMemoryError):
+        scaler.step(optimizer)
+    optimizer.zero_grad()
+    scaler.scale(param.sum()).backward()
+    if next_call == "clip_grad_norm_":
+        assert float(scaler.clip_grad_norm_(optimizer, 1e6)) == pytest.approx(2.0)
+    elif next_call == "unscale_":
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert param.tolist() == pytest.approx([0.0] * 4, abs=1e-6)
+    assert param.grad.tolist() == [1.0] * 4
+
+
+def test_k26_a_retry_that_worked_is_not_forgotten():
+    param = ones()
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+    failures = [torch.OutOfMemoryError()]
+
+    def fail_once(*_):
+        if failures:
+            raise failures.pop()
+
+    optimizer.register_step_pre_hook(fail_once)
+    scaler.scale(param.sum()).backward()
+    with pytest.raises(torch.OutOfMemoryError):
+        scaler.step(optimizer)
+    scaler.step(optimizer)
+    scaler.scale(param.sum())
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.step(optimizer)
+    scaler.update()
+    assert param.tolist() == [0.0] * 4
+
+
 @pytest.mark.parametrize("by", ["position", "keyword"])
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.LBFGS])
 def test_k30_closures_are_refused(by, make):

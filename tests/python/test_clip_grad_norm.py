@@ -92,10 +92,42 @@ def test_calls_out_of_order() -> None:
     scaler.clip_grad_norm_(optimizer, 10.0)
     with pytest.raises(RuntimeError, match="already been called"):
         scaler.unscale_(optimizer)
-    scaler.clip_grad_norm_(optimizer, 1.0)  # again: the gradients are unscaled now
-    torch.testing.assert_close(param.grad, torch.full((4,), 0.5))
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.clip_grad_norm_(optimizer, 1.0)
     scaler.step(optimizer)
     with pytest.raises(RuntimeError, match="after step"):
+        scaler.clip_grad_norm_(optimizer, 1.0)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_batch_left_out_without_update_is_an_error(plain) -> None:
+    """Else the next gradients, which are scaled, would be taken for unscaled ones."""
+
+    class Subclass(torch.Tensor):
+        pass
+
+    param, optimizer, scaler = toy(1024.0)
+
+    def clip() -> float:
+        param.grad = None
+        scaler.scale(param.sum()).backward()
+        param.grad = param.grad if plain else param.grad.as_subclass(Subclass)
+        return float(scaler.clip_grad_norm_(optimizer, 1e6))
+
+    assert clip() == pytest.approx(2.0)
+    with pytest.raises(RuntimeError, match="also when a batch is left out"):
+        clip()
+    scaler.update()
+    assert clip() == pytest.approx(2.0)
+
+
+def test_clipping_may_follow_unscale_once() -> None:
+    param, optimizer, scaler = toy(8.0)
+    scaler.scale(10 * param.sum()).backward()
+    scaler.unscale_(optimizer)
+    assert float(scaler.clip_grad_norm_(optimizer, 1.0)) == pytest.approx(20.0)
+    torch.testing.assert_close(param.grad, torch.full((4,), 0.5))
+    with pytest.raises(RuntimeError, match="already been called"):
         scaler.clip_grad_norm_(optimizer, 1.0)
 
 

@@ -265,6 +265,33 @@ def test_a_failed_fused_step_leaves_no_attribute_behind():
     assert seen == {"stock": 64.0, "torchamp": 8.0}
 
 
+def test_a_flag_that_was_summed_over_processes_still_skips_a_fused_step():
+    """Fused optimizers skip at 1 only; stock hands the 2 over, and parameters become NaN."""
+
+    def summing(base):
+        class Summing(base):
+            def unscale_(self, optimizer):
+                super().unscale_(optimizer)
+                flags = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+                for flag in flags.values():
+                    flag.mul_(2)  # all_reduce over two processes with an overflow each
+
+        return Summing("cpu", init_scale=8.0)
+
+    left = {}
+    for base in (torch.amp.GradScaler, torchamp.GradScaler):
+        scaler = summing(base)
+        param = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.Adam([param], lr=1.0, fused=True)
+        scaler.scale(torch.ones(()))
+        param.grad = torch.tensor([torch.inf, 1.0])
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        left[base] = param.tolist()
+    assert left[torchamp.GradScaler] == [1.0, 1.0]
+    assert left[torch.amp.GradScaler] != [1.0, 1.0]
+
+
 def test_a_failed_fused_step_keeps_the_users_own_scale():
     _, optimizer = one_parameter(cls=FailingFused)
     scaler = torchamp.GradScaler("cpu", init_scale=8.0)

@@ -275,6 +275,7 @@ def test_the_surroundings_of_a_script(script, tmp_path):
     """)
     script("", "neighbour.py")
     assert_as_python(path, "one", "--device", "cuda", "-h", "--", "two words")
+    assert_as_python(path, "--", "one", "--", "-x")
     assert_as_python(path.name, "-x", cwd=tmp_path)
     link = tmp_path / "elsewhere" / "link.py"
     link.parent.mkdir()

@@ -30,7 +30,6 @@ __all__ = ["GradScaler", "OptState", "load_state"]
 _STATE_KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 _SMALLEST_SCALE = 2.0**-149  # float32, subnormal
 _LARGEST_SCALE = torch.finfo(torch.float32).max
-_NEVER = 2**63 - 1
 # Looking one up in its class is as long as several of the other things that a step does.
 _READY, _UNSCALED, _STEPPED = OptState
 
@@ -112,6 +111,14 @@ def _clip_by_stock(optimizer: torch.optim.Optimizer, max_norm: float) -> torch.T
     return torch.nn.utils.clip_grad_norm_(params, max_norm)
 
 
+def _on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy, or the tensor itself if it is there.
+
+    To the CPU it waits for the copy: what runs there reads it at once, no stream orders the two.
+    """
+    return tensor.to(device, non_blocking=device.type != "cpu")
+
+
 def _any_flag(
     found_inf_per_device: dict[torch.device, torch.Tensor], device: torch.device
 ) -> torch.Tensor | int:
@@ -119,10 +126,9 @@ def _any_flag(
 
     Exactly 0 or 1: fused optimizers skip at 1 only, and step on infinite gradients at 2.
     """
-    flags = [flag.to(device, non_blocking=True) for flag in found_inf_per_device.values()]
-    if len(flags) < 2:
-        return sum(flags)
-    return sum(flags[1:], flags[0]).clamp(max=1.0)
+    flags = [_on_device(flag, device) for flag in found_inf_per_device.values()]
+    # A single flag too: an override of unscale_ may have summed it over processes.
+    return sum(flags[1:], flags[0]).clamp(max=1.0) if flags else 0
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -204,9 +210,7 @@ class GradScaler(torch.amp.GradScaler):
                 self._lazy_init_scale_growth_tracker(device)
             scale = self._scale
             assert scale is not None
-            return outputs * (
-                scale if scale.device == device else scale.to(device, non_blocking=True)
-            )
+            return outputs * (scale if scale.device == device else _on_device(scale, device))
         return self._scale_nested(outputs, {})
 
     def _scale_nested(self, outputs: Any, scales: dict[torch.device, torch.Tensor]) -> Any:
@@ -217,7 +221,9 @@ class GradScaler(torch.amp.GradScaler):
                 if self._scale is None:
                     self._lazy_init_scale_growth_tracker(device)
                 assert self._scale is not None
-                scales[device] = self._scale.to(device=device, non_blocking=True, copy=True)
+                scales[device] = self._scale.to(
+                    device=device, non_blocking=device.type != "cpu", copy=True
+                )
             return outputs * scales[device]
         if isinstance(outputs, abc.Mapping):
             raise TypeError(
@@ -233,7 +239,7 @@ class GradScaler(torch.amp.GradScaler):
         """A new iteration began without another try of the failed steps."""
         for key in self._failed_steps:
             self._per_optimizer_states.pop(key, None)
-        del self._failed_steps  # back to the class's empty one: pickled state is stock's
+        self._set_failed_steps(frozenset())
 
     def _unscale_grads_(
         self,
@@ -295,11 +301,12 @@ class GradScaler(torch.amp.GradScaler):
         Returns the norm of the true gradients before clipping, 0-dim, on their device: float64
         (what stock gives if gradients are not plain). Does not synchronise.
 
-        Raises ValueError for a negative ``max_norm``; otherwise as ``unscale_``, but may follow it.
+        Raises ValueError if ``max_norm`` is not 0 or more; otherwise as ``unscale_``, but may
+        follow it once.
         """
         max_norm = float(max_norm)
         if not max_norm >= 0.0:
-            raise ValueError(f"max_norm must not be negative, got {max_norm}.")
+            raise ValueError(f"max_norm must be 0 or more, got {max_norm}.")
         if not self._enabled:
             clipped = _C.clip_gradients(optimizer.param_groups, None, max_norm, {}, True)
             return _clip_by_stock(optimizer, max_norm) if clipped is None else clipped[0]
@@ -309,6 +316,12 @@ class GradScaler(torch.amp.GradScaler):
             raise RuntimeError(
                 "clip_grad_norm_() is being called after step(). Call it before step(), and "
                 "update() once every optimizer has stepped."
+            )
+        if state.get("clipped"):
+            # Gradients of an iteration that ended without update() would be taken for true ones.
+            raise RuntimeError(
+                "clip_grad_norm_() has already been called on this optimizer since the last "
+                "update(). Call update() also when a batch is left out."
             )
         if state["stage"] is _READY and type(self).unscale_ is not GradScaler.unscale_:
             self.unscale_(optimizer)  # an override: it may share the flags between processes
@@ -324,9 +337,11 @@ class GradScaler(torch.amp.GradScaler):
         if clipped is None:
             if not unscaled:
                 self.unscale_(optimizer)
+            state["clipped"] = True
             return _clip_by_stock(optimizer, max_norm)
         norm, state["found_inf_per_device"] = clipped
         state["stage"] = _UNSCALED
+        state["clipped"] = True
         return norm
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -360,7 +375,19 @@ class GradScaler(torch.amp.GradScaler):
         else:
             result = self._step_if_finite(optimizer, state, args, kwargs)
         state["stage"] = _STEPPED
+        if id(optimizer) in self._failed_steps:
+            self._set_failed_steps(self._failed_steps - {id(optimizer)})
         return result
+
+    def _note_failed_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """It may be tried again; ``scale`` begins the next iteration instead."""
+        self._set_failed_steps(self._failed_steps | {id(optimizer)})
+
+    def _set_failed_steps(self, failed: frozenset[int]) -> None:
+        if failed:
+            self._failed_steps = failed
+        else:
+            del self._failed_steps  # back to the class's empty one: pickled state is stock's
 
     def _step_if_finite(
         self,
@@ -380,7 +407,7 @@ class GradScaler(torch.amp.GradScaler):
         try:
             return self._maybe_opt_step(optimizer, state, *args, **kwargs)
         except BaseException:
-            self._failed_steps = self._failed_steps | {id(optimizer)}
+            self._note_failed_step(optimizer)
             raise
 
     # Stock's, without its generator, which takes longer than reading the flag.
@@ -415,7 +442,11 @@ class GradScaler(torch.amp.GradScaler):
                 FutureWarning,
                 stacklevel=3,
             )
-            return optimizer.step(*args, **{**kwargs, "grad_scaler": self})
+            try:
+                return optimizer.step(*args, **{**kwargs, "grad_scaler": self})
+            except BaseException:
+                self._note_failed_step(optimizer)
+                raise
         if state["stage"] is _READY:
             self._check_inf_per_device(optimizer)
         scale = self._get_scale_async()
@@ -430,6 +461,7 @@ class GradScaler(torch.amp.GradScaler):
         try:
             result = optimizer.step(*args, **kwargs)
         except BaseException:
+            self._note_failed_step(optimizer)
             # As it was, to be tried again: a scale left behind would be multiplied in twice.
             del optimizer.grad_scale, optimizer.found_inf
             vars(optimizer).update(users)
@@ -464,14 +496,13 @@ class GradScaler(torch.amp.GradScaler):
                 found_infs,
                 self._growth_factor,
                 self._backoff_factor,
-                # Stock's counter never equals 0 or less; ours is always above.
-                self._growth_interval if self._growth_interval > 0 else _NEVER,
+                self._growth_interval,
             )
             if not updated:
                 super().update()
         self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
         if self._failed_steps:
-            del self._failed_steps
+            self._set_failed_steps(frozenset())
 
     def _set_scale(self, scale: torch.Tensor, new_scale: float | torch.Tensor) -> None:
         if isinstance(new_scale, (int, float)):
