@@ -81,8 +81,12 @@ def gpt2_shapes() -> list[Shape]:
 
 
 def lists(quick: bool) -> dict[str, list[Shape]]:
-    small = {"1000x1000": [(1000,)] * 1000, "10000x64": [(64,)] * 10000}
-    large = {"1x100M": [(100_000_000,)], "resnet50": resnet50_shapes(), "gpt2": gpt2_shapes()}
+    small: dict[str, list[Shape]] = {"1000x1000": [(1000,)] * 1000, "10000x64": [(64,)] * 10000}
+    large: dict[str, list[Shape]] = {
+        "1x100M": [(100_000_000,)],
+        "resnet50": resnet50_shapes(),
+        "gpt2": gpt2_shapes(),
+    }
     return small if quick else large | small
 
 
@@ -173,7 +177,7 @@ class _Idle(torch.optim.Optimizer):
     def __init__(self, params: Any) -> None:
         super().__init__(params, {})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         return None
 
 
@@ -389,7 +393,7 @@ def target_of(row: Row) -> tuple[str, bool, bool] | None:
     if _key(row) not in TARGETS or row.get("device", "cpu") != "cpu":
         return None
     kind, bound = TARGETS[_key(row)]
-    shortest = row.get("torchamp_min", row["torchamp"])
+    shortest = row["torchamp_min"] if "torchamp_min" in row else row["torchamp"]
     if kind == "of_stock":
         best = row["stock_min"] / shortest
         return f"{bound:g}x stock", row["of_stock"] >= bound, best >= bound
