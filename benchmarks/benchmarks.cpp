@@ -77,7 +77,7 @@ void compare(benchmark::State& state, int threads, const std::vector<Contender>&
   std::iota(order.begin(), order.end(), 0);
   std::mt19937 generator(1);
   for (auto _ : state) {
-    std::shuffle(order.begin(), order.end(), generator);  // everybody follows everybody
+    std::shuffle(order.begin(), order.end(), generator);  // nobody always follows the same one
     for (const std::size_t next : order) {
       times[next].push_back(microseconds(contenders[next].call, threads));
     }
@@ -104,12 +104,12 @@ void compare(benchmark::State& state, int threads, const std::vector<Contender>&
 
 // --- lists of gradients ---
 
-/// Gradients, and a flat buffer of as many bytes. Whoever is next to multiply the list, or the buffer,
-/// doubles or halves it in turn, so that values stay what they are.
+/// Gradients, and a flat buffer of as many bytes. Calls double and halve the list, and the buffer, in
+/// turn, so that values stay what they are.
 ///
-/// Large lists are views of the buffer, as in DDP: where memory lies matters by a tenth and more, and
-/// the limit must not be another memory's. Small tensors, whose own cost counts, are allocated one by
-/// one.
+/// Large gradients are views of the buffer, as in DDP: where memory lies matters by a tenth and more,
+/// and the limit must not be another memory's. Small ones, whose own cost counts, are allocated one
+/// by one.
 struct Job {
   std::vector<at::Tensor> grads;
   at::Tensor found_inf = torch::zeros({});
@@ -250,7 +250,7 @@ int rounds(const List& list) {
   for (const Shape& shape : list.shapes) {
     elements += c10::multiply_integers(shape);
   }
-  return elements > 50'000'000 ? 11 : elements > 5'000'000 ? 31 : 151;
+  return elements > 50'000'000 ? 7 : elements > 5'000'000 ? 15 : 101;
 }
 
 void register_all() {

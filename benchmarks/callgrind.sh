@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
 # Instructions per tensor (10000 x 64) and per element (1 x 1M) of torchamp and stock, counted by
-# callgrind: the difference between two runs with different numbers of calls, so without start-up.
-# Valgrind has no AVX-512; both sides run their AVX2 code.
+# callgrind inside the calls only. Valgrind has no AVX-512; both sides run their AVX2 code.
 #
-#   benchmarks/callgrind.sh build/torchamp_bench_calls
+#   benchmarks/callgrind.sh build/2.15.0/benchmarks/torchamp_bench_calls
 set -euo pipefail
 program=$1
-few=3
-many=13
+calls=5
 
-instructions() { # contender tensors numel calls
-  OMP_NUM_THREADS=1 valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$@" 2>&1 |
+instructions() { # contender tensors numel
+  OMP_NUM_THREADS=1 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+    --toggle-collect='*run_calls*' "$program" "$@" "$calls" 2>&1 |
     awk '/Collected/ { print $NF }'
 }
 
@@ -18,10 +17,8 @@ printf '| contender | list | instructions per tensor | instructions per element 
 for contender in torchamp stock torchamp_clip stock_clip; do
   for list in '10000 64' '1 1000000'; do
     read -r tensors numel <<<"$list"
-    first=$(instructions "$contender" "$tensors" "$numel" $few)
-    last=$(instructions "$contender" "$tensors" "$numel" $many)
-    awk -v contender="$contender" -v tensors="$tensors" -v numel="$numel" \
-      -v calls=$((many - few)) -v total=$((last - first)) 'BEGIN {
+    awk -v contender="$contender" -v tensors="$tensors" -v numel="$numel" -v calls=$calls \
+      -v total="$(instructions "$contender" "$tensors" "$numel")" 'BEGIN {
         printf "| %s | %d x %d | %.1f | %.3f |\n", contender, tensors, numel,
           total / calls / tensors, total / calls / tensors / numel }'
   done

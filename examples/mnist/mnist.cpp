@@ -114,7 +114,7 @@ int64_t train(Net& model, const examples::Dataset& data, const Options& options)
       const torch::Tensor images = normalise(data.images.index({chosen}), device);
       const torch::Tensor labels = data.labels.index({chosen}).to(device);
 
-      const double scale = scaler.get_scale();
+      const double scale = log.is_open() ? scaler.get_scale() : 0;  // reading it waits for the GPU
       const auto [loss, skipped] = train_step(model, optimizer, scaler, images, labels, options);
 
       skipped_steps += skipped ? 1 : 0;

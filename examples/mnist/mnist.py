@@ -94,7 +94,7 @@ def train(model: Net, data: Dataset, args: argparse.Namespace) -> int:
             images = normalise(data.images[chosen], device)
             labels = data.labels[chosen].to(device)
 
-            scale = scaler.get_scale()
+            scale = scaler.get_scale() if args.csv else 0.0  # reading it waits for the GPU
             loss, skipped = train_step(model, optimizer, scaler, images, labels, args)
 
             skipped_steps += skipped

@@ -91,7 +91,7 @@ PyObject* exit_autocast(PyObject* /*module*/, PyObject* region) {
   END_HANDLE_TH_ERRORS
 }
 
-// Python wants a pointer to a function of other arguments, and knows better by the flags.
+// METH_FASTCALL functions have another signature than the type says; CPython casts back by the flag.
 PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }

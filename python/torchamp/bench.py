@@ -141,7 +141,7 @@ def compare(contenders: dict[str, Callable[[], Any]], rounds: int, timer: Timer)
         for call in contenders.values():
             call()
     for _ in range(rounds):
-        generator.shuffle(names)  # everybody follows everybody
+        generator.shuffle(names)  # nobody always follows the same one
         for name in names:
             times[name].append(timer(contenders[name]))
     row: Row = {name: statistics.median(taken) for name, taken in times.items()}
@@ -184,10 +184,9 @@ class _Idle(torch.optim.Optimizer):
 class _Job:
     """A list of gradients, and a flat buffer of as many bytes.
 
-    Whoever is next to multiply either doubles or halves it in turn: values stay what they are.
-    Large lists are views of the buffer, as in DDP: where memory lies matters by a tenth and more,
-    and the limit must not be another memory's. Small tensors, whose own cost counts, are allocated
-    one by one.
+    Calls double and halve either in turn, so that values stay what they are. Large gradients are
+    views of the buffer, as in DDP: where memory lies matters by a tenth and more, and the limit
+    must not be another memory's. Small ones, whose own cost counts, are allocated one by one.
     """
 
     def __init__(self, shapes: list[Shape], dtype: torch.dtype, device: torch.device) -> None:
@@ -234,7 +233,7 @@ class _Job:
 
 def _rounds(shapes: list[Shape]) -> int:
     elements = sum(math.prod(shape) for shape in shapes)
-    return 9 if elements > 5e7 else 21 if elements > 5e6 else 101
+    return 7 if elements > 5e7 else 15 if elements > 5e6 else 101
 
 
 def bench_operators(device: torch.device, threads: list[int], quick: bool) -> Iterator[Row]:

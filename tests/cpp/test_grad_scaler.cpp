@@ -78,6 +78,34 @@ bool says(F&& f, const std::string& words) {
 
 }  // namespace
 
+TEST_CASE("The loop of the README trains", "[grad_scaler]") {
+  torch::manual_seed(1);
+  const torch::nn::Linear model(2, 1);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  torch::nn::MSELoss criterion;
+  std::vector<torch::data::Example<>> batches(50, {torch::ones({8, 2}), torch::zeros({8, 1})});
+  auto* const loader = &batches;
+  const double before = model->forward(torch::ones({1, 2})).abs().item<double>();
+
+  // As in README.md, but for the device; tests/python/test_readme.py compares the two.
+  torchamp::GradScaler scaler;
+
+  for (auto& batch : *loader) {
+    optimizer.zero_grad();
+    torch::Tensor loss;
+    {
+      torchamp::AutocastGuard autocast(torch::kCPU);
+      loss = criterion(model->forward(batch.data), batch.target);
+    }
+    scaler.scale(loss).backward();
+    scaler.clip_grad_norm_(optimizer, 1.0);
+    scaler.step(optimizer);
+    scaler.update();
+  }
+  // The end of README.md's.
+  CHECK(model->forward(torch::ones({1, 2})).abs().item<double>() < 0.1 * before);
+}
+
 TEST_CASE("K1: gradients are unscaled before the step", "[grad_scaler]") {
   ON_EACH_DEVICE();
   Toy toy;

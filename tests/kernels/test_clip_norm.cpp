@@ -286,7 +286,7 @@ TEST_CASE("the same bits whatever the grid", "[clip][threads]") {
   }
 }
 
-TEST_CASE("each pass takes as many launches as were foretold", "[clip][threads]") {
+TEST_CASE("each pass takes as many launches as predicted", "[clip][threads]") {
   List list;
   for (int i = 0; i < kLongTable + 5; ++i) {
     list.emplace_back(reference::kAllTypes[i % 4], 1 + i % 3);

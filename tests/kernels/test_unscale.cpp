@@ -149,7 +149,7 @@ TEST_CASE("an inverse of 1 writes nothing", "[unscale][threads]") {
   munmap(memory, kBytes);
 }
 
-TEST_CASE("long lists are cut into as many launches as were foretold", "[unscale][threads]") {
+TEST_CASE("long lists are cut into as many launches as predicted", "[unscale][threads]") {
   std::mt19937 random(6);
   for (const int tensors : {0, 1, kShortTable, kShortTable + 1, kLongTable, kLongTable + 1, 3000}) {
     List list;

@@ -77,8 +77,8 @@ typename Exponent<T>::Word carries(typename Exponent<T>::Word word) {
 
 float widened(BFloat16, uint32_t low) { return bits_as<float>(low << 16); }
 
-/// To nearest, ties to even. The lower half of a NaN must be 0, or it could carry into the sign: so
-/// it is in a product of two numbers that came from 16 bits or are canonical.
+/// To nearest, ties to even. The low 16 bits of a NaN must be 0, or rounding could carry into the
+/// sign. They are: both operands of a product come from 16 bits or are canonical.
 uint32_t narrowed(BFloat16, float value) {
   const uint32_t bits = bits_as<uint32_t>(value);
   return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -222,7 +222,7 @@ bool multiply_span(void* data, int64_t numel, double factor) {
 
 // Squares of float, and of what is narrower, are exact in double and always in its range.
 
-/// Elements that are looked at twice: few, so that the memory is kept busy the second time too.
+/// Elements that are looked at twice: few enough for the second read to come from the first cache.
 constexpr int64_t kBlock = 1024;
 
 /// Element i is added to lane i % kLanes, on every processor: enough lanes that an addition need

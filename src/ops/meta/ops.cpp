@@ -3,7 +3,8 @@
 
 #include "ops/checks.h"
 
-// Meta tensors have no data: the operators check their arguments, and that is all.
+// Meta tensors have no data: the operators check their arguments, and that is all. The norm is
+// float64, as everywhere but on devices that have none.
 
 namespace torchamp::meta {
 
