@@ -80,7 +80,7 @@ bool says(F&& f, const std::string& words) {
 
 TEST_CASE("The loop of the README trains", "[grad_scaler]") {
   torch::manual_seed(1);
-  const torch::nn::Linear model(2, 1);
+  torch::nn::Linear model(2, 1);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   torch::nn::MSELoss criterion;
   std::vector<torch::data::Example<>> batches(50, {torch::ones({8, 2}), torch::zeros({8, 1})});
