@@ -171,21 +171,21 @@ struct GradScaler::State {
                 " before any scale(). Did the loop scale its loss with scaler.scale(loss)?");
   }
 
-  OptimizerState& of(const torch::optim::Optimizer& optimizer) {
-    const at::Tensor parameter = first_parameter(optimizer);
-    const auto known = optimizers.find(&optimizer);
-    if (known != optimizers.end() &&
-        known->second.first_parameter.lock().get() == parameter.unsafeGetTensorImpl()) {
-      return known->second;
-    }
-    OptimizerState fresh{WeakTensor(parameter.getIntrusivePtr()), Stage::kReady, false, {}};
-    return optimizers.insert_or_assign(&optimizer, std::move(fresh)).first->second;
-  }
-
   /// Null if the iteration of this optimizer has ended, or not begun.
   OptimizerState* find(const torch::optim::Optimizer& optimizer) {
     const auto known = optimizers.find(&optimizer);
     return known == optimizers.end() ? nullptr : &known->second;
+  }
+
+  OptimizerState& of(const torch::optim::Optimizer& optimizer) {
+    const at::Tensor parameter = first_parameter(optimizer);
+    OptimizerState* const known = find(optimizer);
+    if (known != nullptr &&
+        known->first_parameter.lock().get() == parameter.unsafeGetTensorImpl()) {
+      return *known;
+    }
+    OptimizerState fresh{WeakTensor(parameter.getIntrusivePtr()), Stage::kReady, false, {}};
+    return optimizers.insert_or_assign(&optimizer, std::move(fresh)).first->second;
   }
 
   void unscale(torch::optim::Optimizer& optimizer, OptimizerState& known) const {

@@ -93,18 +93,16 @@ at::Tensor clip_across_devices(at::TensorList grads, const std::vector<at::Tenso
 
 }  // namespace
 
-at::Tensor on_device(const at::Tensor& tensor, const at::Device& device) {
-  return tensor.to(device, /*non_blocking=*/!device.is_cpu());
+at::Tensor on_device(const at::Tensor& tensor, const at::Device& device, bool copy) {
+  return tensor.to(device, /*non_blocking=*/!device.is_cpu(), copy);
 }
 
 FoundInf unscale_gradients(at::TensorList grads, const at::Tensor& scale, bool scale_is_inverse,
                            const std::optional<at::Tensor>& found_inf) {
   FoundInf flags;
   for_each_device(grads, [&](const at::Device& device, at::TensorList list) {
-    flags.emplace_back(device, found_inf ? found_inf->to(device, at::kFloat,
-                                                         /*non_blocking=*/!device.is_cpu(),
-                                                         /*copy=*/true)
-                                         : new_flag(device));
+    flags.emplace_back(device,
+                       found_inf ? on_device(*found_inf, device, /*copy=*/true) : new_flag(device));
     unscale_(list, flags.back().second, on_device(scale, device), scale_is_inverse);
   });
   return flags;

@@ -16,7 +16,7 @@ using FoundInf = std::vector<std::pair<at::Device, at::Tensor>>;
 
 /// Unscales a list of gradients that may be spread over devices. `scale` may live on another device
 /// than the gradients. Sparse COO gradients must come as their values. The flags start as copies of
-/// `found_inf` if one is given, else as 0.
+/// `found_inf` (float32) if one is given, else as 0.
 TORCHAMP_API FoundInf unscale_gradients(at::TensorList grads, const at::Tensor& scale,
                                         bool scale_is_inverse = false,
                                         const std::optional<at::Tensor>& found_inf = std::nullopt);
@@ -39,9 +39,10 @@ TORCHAMP_API void update_scale(const at::Tensor& scale, const at::Tensor& growth
                                std::vector<at::Tensor> found_infs, double growth_factor,
                                double backoff_factor, int64_t growth_interval);
 
-/// A copy on the device, or the tensor itself if it is there. To the CPU it waits for the copy: a
-/// kernel there reads it at once, and no stream orders the two.
-TORCHAMP_API at::Tensor on_device(const at::Tensor& tensor, const at::Device& device);
+/// A copy on the device, or the tensor itself if it is there and `copy` is false. To the CPU it waits
+/// for the copy: a kernel there reads it at once, and no stream orders the two.
+TORCHAMP_API at::Tensor on_device(const at::Tensor& tensor, const at::Device& device,
+                                  bool copy = false);
 
 /// Whether any flag is set. Synchronises with each device.
 TORCHAMP_API bool any_found_inf(const FoundInf& flags);

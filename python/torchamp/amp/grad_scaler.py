@@ -111,12 +111,12 @@ def _clip_by_stock(optimizer: torch.optim.Optimizer, max_norm: float) -> torch.T
     return torch.nn.utils.clip_grad_norm_(params, max_norm)
 
 
-def _on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy, or the tensor itself if it is there.
+def _on_device(tensor: torch.Tensor, device: torch.device, *, copy: bool = False) -> torch.Tensor:
+    """A copy, or the tensor itself if it is there and ``copy`` is false.
 
     To the CPU it waits for the copy: what runs there reads it at once, no stream orders the two.
     """
-    return tensor.to(device, non_blocking=device.type != "cpu")
+    return tensor.to(device, non_blocking=device.type != "cpu", copy=copy)
 
 
 def _any_flag(
@@ -221,9 +221,7 @@ class GradScaler(torch.amp.GradScaler):
                 if self._scale is None:
                     self._lazy_init_scale_growth_tracker(device)
                 assert self._scale is not None
-                scales[device] = self._scale.to(
-                    device=device, non_blocking=device.type != "cpu", copy=True
-                )
+                scales[device] = _on_device(self._scale, device, copy=True)
             return outputs * scales[device]
         if isinstance(outputs, abc.Mapping):
             raise TypeError(
