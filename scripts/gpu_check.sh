@@ -10,7 +10,7 @@
 #
 # Needed: a CUDA build of torch, nvcc of its major version, a C++20 compiler, cmake, ninja, pytest, numpy.
 # Used if there: Catch2 (C++ tests), compute-sanitizer, pytest-xdist (runs the long test suite faster),
-# matplotlib (a picture of the benchmark). machine.txt says what was missing.
+# matplotlib (a picture of the benchmark). summary.md says what was missing.
 #
 # Catch2 can be brought along where it cannot be installed, as a folder with its headers and its CMake
 # package; where Debian's package catch2 is installed:
@@ -60,12 +60,6 @@ missing() { # missing NAME WHAT_IS_LEFT_OUT
 
 has_module() { "$PYTHON" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1') is None)"; }
 
-has_catch2() {
-  [ -n "$(find "$CATCH2" -name Catch2Config.cmake 2>/dev/null)" ] && return
-  printf '%s\n' '#if !__has_include(<catch2/catch.hpp>) && !__has_include(<catch2/catch_all.hpp>)' \
-    '#error' '#endif' | "${CXX:-c++}" -E -x c++ - >/dev/null 2>&1
-}
-
 step_machine() {
   date -u +'%Y-%m-%d %H:%M UTC'
   echo "commit $(git rev-parse HEAD 2>/dev/null || echo unknown)"
@@ -99,7 +93,6 @@ END
   done
   has_module xdist || missing pytest-xdist "nothing, but the whole suite runs on one core"
   has_module matplotlib || missing matplotlib "the benchmark's picture"
-  has_catch2 || missing Catch2 "the C++ tests, and those in Python that call the C++ scaler"
   command -v compute-sanitizer >/dev/null || missing compute-sanitizer "steps sanitizer and memcheck"
   echo "detail: $(nvidia-smi -L 2>/dev/null | head -n 1 | cut -d '(' -f 1 | grep . || echo 'no GPU')," \
     "torch $("$PYTHON" -c 'import torch; print(torch.__version__)')"
@@ -108,14 +101,9 @@ END
 step_build() {
   local architecture targets=(src/all python/all)
   if [ ! -e "$BUILD/CMakeCache.txt" ]; then
-    local options=(-DPython_EXECUTABLE="$PYTHON" -DTORCHAMP_PYTHON=ON -DTORCHAMP_EXAMPLES=ON
-      -DTORCHAMP_KERNEL_TESTS=OFF)
-    if has_catch2; then
-      options+=(-DTORCHAMP_TESTS=ON)
-      [ -d "$CATCH2" ] && options+=(-DCatch2_DIR="$(dirname "$(find "$CATCH2" -name Catch2Config.cmake)")")
-    else
-      options+=(-DTORCHAMP_TESTS=OFF)
-    fi
+    local options=(-DPython_EXECUTABLE="$PYTHON" -DTORCHAMP_PYTHON=ON -DTORCHAMP_TESTS=ON
+      -DTORCHAMP_EXAMPLES=ON -DTORCHAMP_KERNEL_TESTS=OFF)
+    [ -d "$CATCH2" ] && options+=(-DCatch2_DIR="$(dirname "$(find "$CATCH2" -name Catch2Config.cmake)")")
     if command -v nvcc >/dev/null; then
       # The GPU's own architecture only. -lineinfo: compute-sanitizer then names source lines.
       architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
@@ -128,8 +116,12 @@ step_build() {
       return 1
     }
   fi
-  grep -q '^TORCHAMP_TESTS:BOOL=ON' "$BUILD/CMakeCache.txt" && targets+=(tests/cpp/all tests/bindings/all)
+  grep -q '^TORCHAMP_TESTS:BOOL=ON' "$BUILD/CMakeCache.txt" && targets+=(tests/bindings/all)
   grep -q '^TORCHAMP_EXAMPLES:BOOL=ON' "$BUILD/CMakeCache.txt" && targets+=(examples/all)
+  case $(grep '^Catch2_DIR:' "$BUILD/CMakeCache.txt") in
+  *NOTFOUND) missing Catch2 "the C++ tests" ;;
+  ?*) targets+=(tests/cpp/all) ;;
+  esac
   cmake --build "$BUILD" --target "${targets[@]}" &&
     cmake --install "$BUILD" --prefix "$SITE" --component python &&
     cmake --install "$BUILD" --prefix "$SITE" --component python_sources || return 1
@@ -335,7 +327,7 @@ done
   printf '| step | state | seconds | detail |\n|---|---|---|---|\n'
   printf '%s\n' "${table[@]}"
   echo
-  grep -ha '^missing: ' "$out/machine.txt" 2>/dev/null || true
+  grep -ha '^missing: ' "$out/machine.txt" "$out/build.log" 2>/dev/null || true
 } >"$out/summary.md"
 for file in "$out"/*; do # what a slow line takes away
   if [ -f "$file" ] && [ "$(wc -c <"$file")" -gt 15000000 ]; then
