@@ -13,17 +13,10 @@ from typing import Any
 import torch
 import torchamp
 from torchamp import _C
+from torchamp.bench import Idle
 
 ROUNDS = 15
 CALLS = 2000
-
-
-class Idle(torch.optim.Optimizer):
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {})
-
-    def step(self, closure: Any = None) -> None:
-        return None
 
 
 def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:

@@ -171,7 +171,7 @@ def _threads(count: int) -> Iterator[None]:
 # --- what is measured ----------------------------------------------------------------------------
 
 
-class _Idle(torch.optim.Optimizer):
+class Idle(torch.optim.Optimizer):
     """An optimizer whose step does nothing: what remains is the scaler's own time."""
 
     def __init__(self, params: Any) -> None:
@@ -285,7 +285,7 @@ def bench_scaler(device: torch.device) -> Iterator[Row]:
         params = [torch.nn.Parameter(torch.ones(numel, device=device)) for _ in range(count)]
         for param in params:
             param.grad = torch.ones_like(param)
-        return _Idle(params)
+        return Idle(params)
 
     kinds = {"torchamp": torchamp.GradScaler, "stock": torch.amp.GradScaler}
     with _threads(1):

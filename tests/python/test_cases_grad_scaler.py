@@ -111,6 +111,17 @@ def test_k24_calls_out_of_order_are_errors_that_say_what_to_do(calls):
         getattr(scaler, calls[1])(optimizer)
 
 
+def fail_once(optimizer):
+    """Let its next step, and only that, raise."""
+    failures = [torch.OutOfMemoryError()]
+
+    def hook(*_):
+        if failures:
+            raise failures.pop()
+
+    optimizer.register_step_pre_hook(hook)
+
+
 def test_k26_after_an_exception_in_the_optimizer_training_goes_on():
     class OutOfMemoryOnce(torch.optim.SGD):
         failed = False
@@ -141,13 +152,7 @@ def test_k26_after_an_exception_in_a_fused_optimizer_training_goes_on(make, next
     param = ones()
     optimizer = make([param], lr=1.0, fused=True)
     scaler = torchamp.GradScaler("cpu", init_scale=1024.0)
-    failures = [torch.OutOfMemoryError()]
-
-    def fail_once(*_):
-        if failures:
-            raise failures.pop()
-
-    optimizer.register_step_pre_hook(fail_once)
+    fail_once(optimizer)
     scaler.scale(param.sum()).backward()
     scaler.unscale_(optimizer)
     with pytest.raises(torch.OutOfMemoryError):
@@ -168,13 +173,7 @@ def test_k26_a_retry_that_worked_is_not_forgotten():
     param = ones()
     optimizer = torch.optim.SGD([param], lr=1.0)
     scaler = torchamp.GradScaler("cpu", init_scale=8.0)
-    failures = [torch.OutOfMemoryError()]
-
-    def fail_once(*_):
-        if failures:
-            raise failures.pop()
-
-    optimizer.register_step_pre_hook(fail_once)
+    fail_once(optimizer)
     scaler.scale(param.sum()).backward()
     with pytest.raises(torch.OutOfMemoryError):
         scaler.step(optimizer)

@@ -6,29 +6,19 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torchamp
 from on_devices import each_device, scalar, synchronize
 from torch.profiler import ProfilerActivity, profile
+from torchamp.bench import Idle
 
 ROUNDS = 5
 # What scaling and the overflow flag take beside the kernels of ours: a multiplication and a fill.
 OF_PYTORCH = 2
 OURS = ("unscale_kernel", "grad_norm_kernel", "clip_factor_kernel", "apply_factor_kernel")
 OURS += ("update_scale_kernel",)
-
-
-class Idle(torch.optim.Optimizer):
-    """An optimizer whose step does nothing, so that all that is seen is the scaler's."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {})
-
-    def step(self, closure: Any = None) -> None:
-        return None
 
 
 class Trace:

@@ -104,14 +104,19 @@ def test_k40_many_small_tensors_take_less_host_time_than_stock(device):
 ELEMENTS = {"cpu": 2**20 + 1, "cuda": 2**31 + 1}
 
 
+def require_memory() -> None:
+    if torch.cuda.mem_get_info()[0] < 8 * 2**30:
+        pytest.skip("needs 8 GiB of free device memory")
+
+
 @each_device
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("operator", ["unscale", "clip"])
 def test_k43_a_non_finite_last_element_of_a_huge_tensor(device, dtype, operator):
     """More than 2^31 elements on CUDA; on the CPU a short one, for the test's own sake."""
     numel = ELEMENTS[device]
-    if device == "cuda" and torch.cuda.mem_get_info()[0] < 8 * 2**30:
-        pytest.skip("needs 8 GiB of free device memory")
+    if device == "cuda":
+        require_memory()
     found_inf = scalar(0.0, device)
 
     def call(grad: torch.Tensor) -> None:
@@ -138,8 +143,7 @@ def test_k43_a_non_finite_last_element_of_a_huge_tensor(device, dtype, operator)
 
 @needs_cuda
 def test_k43_the_norm_of_a_huge_tensor():
-    if torch.cuda.mem_get_info()[0] < 8 * 2**30:
-        pytest.skip("needs 8 GiB of free device memory")
+    require_memory()
     numel = 2**31 + 1
     grad = torch.full((numel,), 2.0, dtype=torch.bfloat16, device="cuda")
     norm = clip_grad_norm_([grad], scalar(0.0, "cuda"), None, float("inf")).item()

@@ -173,24 +173,31 @@ TWO_DEVICES = pytest.mark.parametrize(
 )
 
 
-def offloaded(devices: tuple[str, str], scale: float):
-    """Two parameters with gradients 8, their optimizer, and a scale on the first one's device."""
+def wait_on_cuda(devices: tuple[str, str]) -> None:
+    wait_on_device("cuda" if "cuda" in devices else "cpu")
+
+
+def offloaded(devices: tuple[str, str], scale: float, bad: int | None = None):
+    """Two parameters with gradients 8, their optimizer, and a scale on the first one's device.
+
+    The gradient of parameter ``bad`` overflows.
+    """
     params = [torch.nn.Parameter(torch.ones(4, device=device)) for device in devices]
     scaler = torchamp.GradScaler(devices[0], init_scale=scale)
     scaler.scale(torch.ones((), device=devices[0]))
     for param in params:
         param.grad = torch.full_like(param, 8.0)
+    if bad is not None:
+        params[bad].grad[3] = INF
     return params, torch.optim.SGD(params, lr=1.0, foreach=False), scaler
 
 
 @TWO_DEVICES
 @pytest.mark.parametrize("bad", [None, 0, 1])
 def test_k48_one_decision_for_both_devices(devices, bad):
-    params, optimizer, scaler = offloaded(devices, 8.0)
-    if bad is not None:
-        params[bad].grad[3] = INF
+    params, optimizer, scaler = offloaded(devices, 8.0, bad)
     scaler.step(optimizer)
-    wait_on_device("cuda" if "cuda" in devices else "cpu")  # a flag on its way takes its time
+    wait_on_cuda(devices)  # a flag on its way takes its time
     scaler.update()
     expected = 0.0 if bad is None else 1.0
     assert [param.tolist() for param in params] == [[expected] * 4] * 2
@@ -200,9 +207,7 @@ def test_k48_one_decision_for_both_devices(devices, bad):
 @TWO_DEVICES
 @pytest.mark.parametrize("bad", [None, 0, 1])
 def test_k48_clipping_over_both_devices(devices, bad):
-    params, optimizer, scaler = offloaded(devices, 8.0)
-    if bad is not None:
-        params[bad].grad[3] = INF
+    params, optimizer, scaler = offloaded(devices, 8.0, bad)
     norm = scaler.clip_grad_norm_(optimizer, 1.0)
     scaler.step(optimizer)
     scaler.update()
@@ -220,11 +225,10 @@ def test_k48_a_scale_that_was_just_set_reaches_the_other_device(devices):
     """A copy from CUDA to the CPU may not be read before it has arrived."""
     params, optimizer, scaler = offloaded(devices, 2.0)
     for scale in (4.0, 16.0, 0.5, 8.0):
-        cuda = "cuda" if "cuda" in devices else "cpu"
         new_scale = torch.tensor(scale, device=devices[0])
         for param in params:
             param.grad = torch.full_like(param, 3.0 * scale)
-        wait_on_device(cuda)
+        wait_on_cuda(devices)
         scaler.update(new_scale)
         scaler.unscale_(optimizer)
         assert [param.grad.tolist() for param in params] == [[3.0] * 4] * 2
@@ -239,7 +243,7 @@ def test_k48_clipping_waits_for_the_norm_of_the_other_device(devices):
         for param in params:
             param.grad = torch.zeros_like(param)
         scaler.update(8.0)
-        wait_on_device("cuda" if "cuda" in devices else "cpu")
+        wait_on_cuda(devices)
         for param in params:
             param.grad[1] = 8.0 * norm
         found = scaler.clip_grad_norm_(optimizer, 1.0).item()
@@ -254,7 +258,7 @@ def test_k48_losses_on_both_devices_are_scaled(devices):
     losses = [torch.full((), 3.0, device=device) for device in devices]
     scaler.scale(losses[0])
     for scale in (4.0, 16.0, 0.5):
-        wait_on_device("cuda" if "cuda" in devices else "cpu")
+        wait_on_cuda(devices)
         scaler.update(torch.tensor(scale, device=devices[0]))
         assert [loss.item() for loss in scaler.scale(losses)] == [3.0 * scale] * 2
         assert scaler.scale(losses[1]).item() == 3.0 * scale

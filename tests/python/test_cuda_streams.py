@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 import torchamp
-from on_devices import INF, each_device, wait_on_device
+from on_devices import INF, each_device, synchronize, wait_on_device
 from stock_and_ours import bits
 
 STEPS = 8
@@ -26,6 +26,12 @@ def wait_for(stream) -> None:
     """Make the current stream wait for another one."""
     if stream is not None:
         torch.cuda.current_stream().wait_stream(stream)
+
+
+def wait_for_current(stream) -> None:
+    """Make another stream wait for the current one."""
+    if stream is not None:
+        stream.wait_stream(torch.cuda.current_stream())
 
 
 class Job:
@@ -63,8 +69,7 @@ class Job:
         return self
 
     def state(self) -> list:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
+        synchronize(self.device)
         return [[bits(param) for param in self.params], self.scaler.state_dict()]
 
 
@@ -75,8 +80,7 @@ def test_k51_all_on_one_side_stream(device, fused, clip):
     serial = Job(device, fused=fused).run(clip).state()
     side = new_stream(device)
     job = Job(device, fused=fused)
-    if side is not None:
-        side.wait_stream(torch.cuda.current_stream())
+    wait_for_current(side)
     with on(side):
         job.run(clip)
     assert job.state() == serial
@@ -91,8 +95,7 @@ def test_k51_gradients_from_a_side_stream_finished_on_the_default_stream(device,
     side = new_stream(device)
     job = Job(device, fused=fused)
     for step in range(STEPS):
-        if side is not None:
-            side.wait_stream(torch.cuda.current_stream())
+        wait_for_current(side)
         with on(side):
             job.backward(step)
         wait_for(side)
@@ -106,8 +109,7 @@ def test_two_scalers_in_turn_on_two_streams(device, fused):
     serial = [Job(device, fused=fused, seed=seed).run(False).state() for seed in (1, 2)]
     jobs = [Job(device, fused=fused, seed=seed) for seed in (1, 2)]
     streams = [new_stream(device) for _ in jobs]
-    if device == "cuda":
-        torch.cuda.synchronize()
+    synchronize(device)
     for step in range(STEPS):
         for job, stream in zip(jobs, streams, strict=True):
             with on(stream):
@@ -120,8 +122,7 @@ def test_two_scalers_in_turn_on_two_streams(device, fused):
 def test_two_scalers_in_two_threads_on_two_streams(device):
     serial = [Job(device, fused=False, seed=seed).run(True).state() for seed in (1, 2)]
     jobs = [Job(device, fused=False, seed=seed) for seed in (1, 2)]
-    if device == "cuda":
-        torch.cuda.synchronize()
+    synchronize(device)
     failures: list[BaseException] = []
 
     def work(job: Job) -> None:
