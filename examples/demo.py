@@ -20,6 +20,8 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 # So short that the scale climbs to its limit within the demo, and the scaler can be seen at work.
 GROWTH_INTERVAL = 20
 SMOOTHING = 15  # iterations that the loss is averaged over in the plot
+# Colour and width: wide below narrow, so that curves which coincide can all be seen.
+LINES = {"fp32": ("#9a9a9a", 6.0), "fp16": ("#1f6fb4", 2.6), "bf16": ("#e8871e", 1.2)}
 IMAGES_PER_RUN = 20_000  # what the number of epochs aims at
 
 
@@ -127,47 +129,24 @@ def draw(runs: list[Run], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    # Wide below narrow, so that curves which coincide can all be seen.
-    styles = {
-        "fp32": {"color": "#9a9a9a", "linewidth": 6.0},
-        "fp16": {"color": "#1f6fb4", "linewidth": 2.6},
-        "bf16": {"color": "#e8871e", "linewidth": 1.2},
-    }
     figure, (loss_axes, scale_axes) = pyplot.subplots(
         2, 1, sharex=True, figsize=(9, 7), height_ratios=[5, 3], layout="constrained"
     )
     for run in runs:
-        style = styles[run.precision]
-        curve = smoothed(run.losses)
         if run.language == "C++":
-            loss_axes.plot(curve, label=f"{run.precision}, C++", **style)
-            name = run.precision if max(run.scales) > 1 else f"{run.precision} (not scaled)"
-            scale_axes.plot(run.scales, drawstyle="steps-post", label=name, **style)
-            draw_skips(scale_axes, run)
-        else:  # the same curve, so dots are enough; each precision has its own places
-            step = max(1, len(curve) // 20)
-            places = range(PRECISIONS.index(run.precision) * step // 3, len(curve), step)
-            loss_axes.plot(
-                places,
-                [curve[i] for i in places],
-                linestyle="none",
-                marker="o",
-                markersize=5.5,
-                markerfacecolor="white",
-                markeredgewidth=1.4,
-                markeredgecolor=style["color"],
-                label=f"{run.precision}, Python",
-            )
-    loss_axes.set_ylabel(f"loss (mean of {SMOOTHING} iterations)")
+            draw_lines(loss_axes, scale_axes, run)
+        else:
+            draw_dots(loss_axes, run)
     loss_axes.set_title("MNIST in three precisions, trained with torchamp in C++ and Python")
+    loss_axes.set_ylabel(f"loss (mean of {SMOOTHING} iterations)")
     loss_axes.set_ylim(bottom=0)
-    scale_axes.set_yscale("log", base=2)
-    scale_axes.set_ylabel("loss scale")
-    scale_axes.set_xlabel("iteration")
     scale_axes.set_title(
         f"The scale doubles after {GROWTH_INTERVAL} iterations without overflow and halves at one",
         fontsize="medium",
     )
+    scale_axes.set_ylabel("loss scale")
+    scale_axes.set_yscale("log", base=2)
+    scale_axes.set_xlabel("iteration")
     for axes in (loss_axes, scale_axes):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
@@ -176,6 +155,35 @@ def draw(runs: list[Run], path: Path) -> None:
     scale_axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.42))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
+
+
+def draw_lines(loss_axes: "Axes", scale_axes: "Axes", run: Run) -> None:
+    color, linewidth = LINES[run.precision]
+    label = f"{run.precision}, C++"
+    loss_axes.plot(smoothed(run.losses), color=color, linewidth=linewidth, label=label)
+    label = run.precision if max(run.scales) > 1 else f"{run.precision} (not scaled)"
+    scale_axes.plot(
+        run.scales, drawstyle="steps-post", color=color, linewidth=linewidth, label=label
+    )
+    draw_skips(scale_axes, run)
+
+
+def draw_dots(axes: "Axes", run: Run) -> None:
+    """Dots are enough for a curve that is there already; each precision has its own places."""
+    curve = smoothed(run.losses)
+    step = max(1, len(curve) // 20)
+    places = range(PRECISIONS.index(run.precision) * step // 3, len(curve), step)
+    axes.plot(
+        places,
+        [curve[i] for i in places],
+        linestyle="none",
+        marker="o",
+        markersize=5.5,
+        markerfacecolor="white",
+        markeredgewidth=1.4,
+        markeredgecolor=LINES[run.precision][0],
+        label=f"{run.precision}, Python",
+    )
 
 
 def draw_skips(axes: "Axes", run: Run) -> None:

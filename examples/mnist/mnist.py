@@ -55,18 +55,16 @@ def train_step(
     images: torch.Tensor,
     labels: torch.Tensor,
     args: argparse.Namespace,
-) -> tuple[torch.Tensor, bool]:
-    """Returns the loss and whether the scaler skipped the step."""
+) -> torch.Tensor:
     with autocast(args):
         output = model(images)
         loss = nn.functional.cross_entropy(output, labels)
 
     optimizer.zero_grad()
-    scale = scaler.get_scale()
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-    return loss, scaler.get_scale() < scale  # it backs off exactly when it skips
+    return loss
 
 
 def train(model: Net, data: Dataset, args: argparse.Namespace) -> int:
@@ -82,11 +80,19 @@ def train(model: Net, data: Dataset, args: argparse.Namespace) -> int:
     )
     generator = torch.Generator().manual_seed(args.seed)
 
+    steps = 0
+
+    def count_step(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    # Called unless the scaler skips the step. Comparing scales would wait for the GPU.
+    optimizer.register_step_post_hook(count_step)
+
     size = len(data.images)
     batches = (size + BATCH_SIZE - 1) // BATCH_SIZE
     progress = Progress(args.epochs * batches)
     log = RunLog(args.csv)
-    skipped_steps = 0
     for epoch in range(args.epochs):
         order = torch.randperm(size, generator=generator)
         for batch in range(batches):
@@ -95,11 +101,11 @@ def train(model: Net, data: Dataset, args: argparse.Namespace) -> int:
             labels = data.labels[chosen].to(device)
 
             scale = scaler.get_scale() if args.csv else 0.0  # reading it waits for the GPU
-            loss, skipped = train_step(model, optimizer, scaler, images, labels, args)
+            steps_before = steps
+            loss = train_step(model, optimizer, scaler, images, labels, args)
 
-            skipped_steps += skipped
             if args.csv:
-                log.row(epoch * batches + batch, loss.item(), scale, skipped)
+                log.row(epoch * batches + batch, loss.item(), scale, steps == steps_before)
             if batch % 100 == 0:
                 progress.line(
                     f"Train Epoch: {epoch} [{batch * len(chosen)}/{size} "
@@ -108,7 +114,7 @@ def train(model: Net, data: Dataset, args: argparse.Namespace) -> int:
             progress.advance()
     progress.clear()
     log.close()
-    return skipped_steps
+    return args.epochs * batches - steps
 
 
 def count_correct(model: Net, data: Dataset, args: argparse.Namespace) -> int:

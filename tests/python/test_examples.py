@@ -238,6 +238,16 @@ def test_mnist_draws_a_bar_on_a_terminal(language: str, small_data: Path) -> Non
     assert output.decode().splitlines()[-1].startswith("Test accuracy")
 
 
+def test_mnist_reads_the_scale_for_the_csv_only(
+    small_data: Path, load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading it waits for the GPU."""
+    mnist = load("mnist")
+    monkeypatch.setattr(mnist.torchamp.GradScaler, "get_scale", None)
+    monkeypatch.setattr(sys, "argv", ["mnist.py", "--data", str(small_data), "--epochs", "1"])
+    mnist.run(mnist.parse_args())
+
+
 # --- mnist: data files ----------------------------------------------------------------------------
 
 IMAGES, LABELS = NAMES["train"]
