@@ -523,7 +523,7 @@ class Warnings : public c10::WarningHandler {
 
 TEST_CASE("K35: a scaler for CUDA on a machine without CUDA is disabled", "[grad_scaler]") {
   if (torch::cuda::is_available()) {
-    return;
+    SKIP("CUDA is available");
   }
   const Warnings warnings;
   const GradScaler scaler(GradScalerOptions().device(torch::kCUDA));
@@ -533,7 +533,7 @@ TEST_CASE("K35: a scaler for CUDA on a machine without CUDA is disabled", "[grad
 
 TEST_CASE("K35: saving a scaler that misses its device warns once", "[grad_scaler]") {
   if (torch::cuda::is_available()) {
-    return;
+    SKIP("CUDA is available");
   }
   const GradScaler scaler(GradScalerOptions().device(torch::kCUDA));
   const Warnings warnings;
@@ -556,7 +556,7 @@ TEST_CASE("K35: a missing device is an error where it is required", "[grad_scale
   const auto required = GradScalerOptions().require_device(true);
   CHECK(GradScaler(GradScalerOptions(required).device(torch::kCPU)).is_enabled());
   if (torch::cuda::is_available()) {
-    return;
+    SKIP("CUDA is available");
   }
   const auto message =
       message_of([&] { GradScaler scaler(GradScalerOptions(required).device(torch::kCUDA)); });
