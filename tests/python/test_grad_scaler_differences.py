@@ -2,11 +2,13 @@
 
 import math
 import warnings
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torchamp
-from stock_and_ours import OURS, STOCK, outcome, parameters
+from stock_and_ours import OURS, STOCK, assert_same, outcome, parameters
 
 INF = float("inf")
 
@@ -51,14 +53,39 @@ def test_a_finite_gradient_that_unscales_to_infinity_is_an_overflow(grad):
     assert found == {"stock": (False, 2.0**-10), "torchamp": (True, 2.0**-11)}
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-40])
-def test_a_collapsed_scale_skips_instead_of_destroying_parameters(scale):
-    param, optimizer = one_parameter(1.0)
+FUSED = {
+    "SGD": lambda params: torch.optim.SGD(params, lr=1.0, fused=True),
+    "Adam": lambda params: torch.optim.Adam(params, lr=1.0, fused=True),
+    "AdamW": lambda params: torch.optim.AdamW(params, lr=1.0, fused=True),
+    "Adagrad": lambda params: torch.optim.Adagrad(params, lr=1.0, fused=True),
+}
+OPTIMIZERS = {"not fused": lambda params: torch.optim.SGD(params, lr=1.0), **FUSED}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("scale", [0.0, 1e-40, 2.0**-128, -(2.0**-128), math.nan])
+def test_a_collapsed_scale_skips_instead_of_destroying_parameters(scale, make):
+    (param,) = params = parameters(torch.ones(2))
     scaler = torchamp.GradScaler("cpu")
     scaler.scale(torch.ones(()))
     scaler.update(scale)
+    optimizer = make(params)
     scaler.step(optimizer)
     assert param.tolist() == [1.0, 1.0]
+    assert scaler._found_inf_per_device(optimizer)[torch.device("cpu")] == 1.0
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("scale", [2.0**-128 + 2.0**-149, 2.0**-126, -8.0, INF])
+def test_a_scale_that_has_a_reciprocal_steps(scale, make):
+    params = parameters(torch.tensor([2.0**-126, 0.0]))
+    scaler = torchamp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.update(scale)
+    optimizer = make(params)
+    scaler.step(optimizer)
+    assert scaler._found_inf_per_device(optimizer)[torch.device("cpu")] == 0.0
+    assert params[0].isfinite().all()
 
 
 def test_growth_fires_when_the_tracker_is_above_the_interval():
@@ -87,13 +114,28 @@ def test_a_gradient_shared_by_parameters_is_unscaled_once():
     assert grads == {"stock": 1 / 8, "torchamp": 1.0}
 
 
-def test_views_that_share_a_storage_are_each_unscaled():
-    """As the buckets of DistributedDataParallel are."""
-    bucket = torch.full((6,), 8.0)
-    optimizer = torch.optim.SGD(parameters(bucket[:2], bucket[2:5], bucket[5:]), lr=1.0)
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("as_view", [False, True])
+def test_parameters_that_share_a_gradient_step_alike(make, as_view):
+    grad = torch.full((2,), 8.0)
+    params = parameters(grad, grad.view(2) if as_view else grad)
+    (alone,) = lone = parameters(torch.ones(2))
     scaler = torchamp.GradScaler("cpu", init_scale=8.0)
     scaler.scale(torch.ones(()))
-    scaler.unscale_(optimizer)
+    scaler.step(make(params))
+    make(lone).step()
+    assert [param.tolist() for param in params] == [alone.tolist()] * 2
+    assert grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_views_that_share_a_storage_are_each_unscaled(make):
+    """As the buckets of DistributedDataParallel are."""
+    bucket = torch.full((6,), 8.0)
+    params = parameters(bucket[:2], bucket[2:5], bucket[5:], torch.ones(0), torch.ones(0))
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(()))
+    scaler.step(make(params))
     assert bucket.tolist() == [1.0] * 6
 
 
@@ -169,6 +211,13 @@ def test_update_takes_an_int_and_any_shape_of_one_element(new_scale):
         ("init_scale", math.nan, ValueError),
         ("init_scale", 1e39, ValueError),
         ("init_scale", 1e-50, ValueError),
+        ("init_scale", 2.0**-128, ValueError),
+        ("growth_interval", None, TypeError),
+        ("growth_interval", 2.5, TypeError),
+        ("growth_interval", True, TypeError),
+        ("growth_interval", torch.tensor(2.5), TypeError),
+        ("growth_interval", torch.tensor([2]), TypeError),
+        ("growth_interval", 2**63, ValueError),
         ("growth_factor", INF, ValueError),
         ("growth_factor", math.nan, ValueError),
         ("growth_factor", 1.0, AssertionError),
@@ -183,6 +232,87 @@ def test_options_that_would_corrupt_are_refused(option, value, error):
         torchamp.GradScaler("cpu", **{option: value})
     assert str(value) in str(raised.value)
     torchamp.GradScaler("cpu", **{option: value}, enabled=False)
+
+
+def test_the_smallest_scale_that_can_be_divided_by():
+    smallest = 2.0**-128 + 2.0**-149
+    assert torchamp.GradScaler("cpu", init_scale=smallest).get_scale() == smallest
+    with pytest.raises(ValueError, match="1/init_scale overflows float32"):
+        torchamp.GradScaler("cpu", init_scale=2.0**-128 + 2.0**-150)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("growth_interval", None),
+        ("growth_interval", "3"),
+        ("growth_interval", 2.0),
+        ("growth_interval", True),
+        ("growth_interval", torch.tensor(2.5)),
+        ("growth_interval", 2**63),
+        ("growth_interval", -(2**63) - 1),
+        ("growth_interval", 2**63 - 1),
+        ("growth_interval", torch.tensor(3)),
+        ("growth_interval", np.int64(3)),
+        ("growth_factor", None),
+        ("growth_factor", "3"),
+        ("growth_factor", torch.tensor([3.0])),
+        ("growth_factor", torch.tensor(3.0)),
+        ("growth_factor", np.float32(3)),
+        ("growth_factor", 3),
+        ("growth_factor", 10**400),
+        ("backoff_factor", None),
+        ("backoff_factor", torch.tensor([0.5])),
+        ("backoff_factor", True),
+    ],
+    ids=str,
+)
+def test_values_that_a_setter_took_are_refused_by_name_where_stock_refuses_them(name, value):
+    def update(amp):
+        _, optimizer = one_parameter()
+        scaler = amp.scaler(init_scale=8.0)
+        scaler.scale(torch.ones(()))
+        getattr(scaler, f"set_{name}")(value)
+        scaler.unscale_(optimizer)
+        scaler.update()
+        return scaler.get_scale()
+
+    result = assert_same(update)
+    if result.error in (TypeError, ValueError):
+        with pytest.raises(result.error, match=f"^{name} must"):
+            update(OURS)
+
+
+@pytest.mark.parametrize("state", ["abc", [1], (1,), {1}], ids=str)
+def test_a_state_that_is_no_dict_is_refused_as_by_stock(state):
+    assert assert_same(lambda amp: amp.scaler().load_state_dict(state)).error is TypeError
+    with pytest.raises(TypeError, match=type(state).__name__):
+        torchamp.GradScaler("cpu").load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (lambda path: torch.save(torchamp.GradScaler("cpu").state_dict(), path), r"torch\.load"),
+        (
+            lambda path: torch.save({"scale": 1.0}, path, _use_new_zipfile_serialization=False),
+            r"torch\.load",
+        ),
+        (
+            lambda path: torch.jit.script(torch.nn.Linear(2, 2)).save(path),
+            "TorchScript.* no state of an enabled",
+        ),
+        (lambda path: Path(path).write_text("hello"), "not a file that C\\+\\+ wrote"),
+        (lambda path: Path(path).write_bytes(b""), "not a file that C\\+\\+ wrote"),
+    ],
+    ids=["torch.save", "older torch.save", "TorchScript", "text", "empty"],
+)
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_file_of_another_kind_is_named(write, says, tmp_path):
+    path = str(tmp_path / "file")
+    write(path)
+    with pytest.raises(RuntimeError, match=says):
+        torchamp.load_state(path)
 
 
 @pytest.mark.parametrize("missing", ["scale", "growth_factor", "_growth_tracker"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import numbers
 import os
 import sys
 import types
 import warnings
 import weakref
+import zipfile
 from collections import abc, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +30,7 @@ from torchamp import _C
 __all__ = ["GradScaler", "OptState", "load_state"]
 
 _STATE_KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
-_SMALLEST_SCALE = 2.0**-149  # float32, subnormal
+_NO_RECIPROCAL = 2.0**-128  # the largest float32 whose reciprocal is infinite
 _LARGEST_SCALE = torch.finfo(torch.float32).max
 # Looking one up in its class is as long as several of the other things that a step does.
 _READY, _UNSCALED, _STEPPED = OptState
@@ -41,13 +43,44 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, float | int]:
 
     No pickled code is executed. Raises RuntimeError if the file is not such an archive.
     """
-    return _C.load_state(os.fspath(path))
+    path = os.fspath(path)
+    try:
+        return _C.load_state(path)
+    except RuntimeError as error:
+        if not os.path.isfile(path):
+            raise
+        raise RuntimeError(f"{path!r} {_other_than_a_state(path)}") from error
 
 
-def _check_options(init_scale: float, growth_factor: float, backoff_factor: float) -> None:
+def _other_than_a_state(path: str) -> str:
+    """What a file is that C++ cannot read a scaler's state from."""
+    names: list[str] = []
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    if any(name.endswith("/constants.pkl") for name in names):
+        return (
+            "is a TorchScript file, or was written by torch::save, but holds no state of an "
+            "enabled GradScaler. C++ writes that with torch::save(scaler, path)."
+        )
+    with open(path, "rb") as file:
+        is_pickle = file.read(1) == b"\x80"  # what torch.save wrote before it wrote archives
+    if is_pickle or any(name.endswith("/data.pkl") for name in names):
+        return (
+            "was written by torch.save in Python: "
+            "scaler.load_state_dict(torch.load(path, weights_only=True)) reads it."
+        )
+    return "is not a file that C++ wrote with torch::save(scaler, path), or it is damaged."
+
+
+def _check_options(
+    init_scale: float, growth_factor: float, backoff_factor: float, growth_interval: int
+) -> None:
     """Refuse what would corrupt parameters sooner or later; AssertionError where stock has it."""
-    if not _SMALLEST_SCALE <= init_scale <= _LARGEST_SCALE:
+    if not 0.0 < init_scale <= _LARGEST_SCALE:
         raise ValueError(f"init_scale must be positive and finite in float32, got {init_scale}.")
+    if init_scale <= _NO_RECIPROCAL + 2.0**-150:  # rounds to it
+        raise ValueError(f"1/init_scale overflows float32, got init_scale={init_scale}.")
     if growth_factor <= 1.0:
         raise AssertionError(f"The growth factor must be > 1.0, got growth_factor={growth_factor}.")
     if not math.isfinite(growth_factor):
@@ -58,6 +91,32 @@ def _check_options(init_scale: float, growth_factor: float, backoff_factor: floa
         )
     if not backoff_factor > 0.0:
         raise ValueError(f"backoff_factor must be above 0, got {backoff_factor}.")
+    _as_int("growth_interval", growth_interval)
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) and value.dim() == 0 else value
+
+
+def _as_float(name: str, value: Any) -> float:
+    """What stock's operator takes as a float; TypeError as there, but by name."""
+    if type(value) is float:
+        return value
+    number = _number(value)
+    if not isinstance(number, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r}.")
+    return float(number)
+
+
+def _as_int(name: str, value: Any) -> int:
+    """What stock's operator takes as an int; TypeError or ValueError as there, but by name."""
+    number = _number(value)
+    if not isinstance(number, numbers.Integral) or isinstance(number, bool):
+        raise TypeError(f"{name} must be an int, got {value!r}.")
+    integer = int(number)
+    if not -(2**63) <= integer < 2**63:
+        raise ValueError(f"{name} must fit into 64 bits, got {value!r}.")
+    return integer
 
 
 def _is_available(device: str) -> bool:
@@ -179,7 +238,7 @@ class GradScaler(torch.amp.GradScaler):
             enabled = False
             self._misses_device = True
         if enabled:
-            _check_options(init_scale, growth_factor, backoff_factor)
+            _check_options(init_scale, growth_factor, backoff_factor, growth_interval)
         super().__init__(
             device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
@@ -257,6 +316,19 @@ class GradScaler(torch.amp.GradScaler):
             type(self)._unscale_grads_ is GradScaler._unscale_grads_
             and "_unscale_grads_" not in self.__dict__
         )
+
+    def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
+        """Look for overflows in gradients that the optimizer divides by the scale itself.
+
+        They stay as they are. A scale that has no reciprocal is an overflow too.
+        """
+        scale, _ = self._check_scale_growth_tracker("_check_inf_per_device")
+        one = torch.ones_like(scale)
+        # On the device: a comparison here would wait for it. NaN is not above either.
+        overflow = torch.where(scale.abs() > _NO_RECIPROCAL, 0.0, one)
+        found = self._unscale_grads_(optimizer, one, overflow, True)
+        self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
+        return found
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the optimizer's gradients by the scale, in place, and remember overflows.
@@ -446,7 +518,10 @@ class GradScaler(torch.amp.GradScaler):
                 self._note_failed_step(optimizer)
                 raise
         if state["stage"] is _READY:
-            self._check_inf_per_device(optimizer)
+            if _C.share_gradients(optimizer.param_groups):
+                self.unscale_(optimizer)  # the optimizer would do it once for each parameter
+            else:
+                self._check_inf_per_device(optimizer)
         scale = self._get_scale_async()
         if scale is None:
             raise AssertionError("_get_scale_async returned None")
@@ -472,7 +547,8 @@ class GradScaler(torch.amp.GradScaler):
 
         ``new_scale`` is a number or a tensor of one element on a device of the scaler's type. Does
         not synchronise. Raises AssertionError before the first ``scale``, if no gradients were
-        checked since the last ``update``, and for an unfit tensor.
+        checked since the last ``update``, and for an unfit tensor; TypeError (ValueError for an int
+        that is too large) for a factor or an interval that is no number.
         """
         if not self._enabled:
             return
@@ -492,9 +568,9 @@ class GradScaler(torch.amp.GradScaler):
                 scale,
                 growth_tracker,
                 found_infs,
-                self._growth_factor,
-                self._backoff_factor,
-                self._growth_interval,
+                _as_float("growth_factor", self._growth_factor),
+                _as_float("backoff_factor", self._backoff_factor),
+                _as_int("growth_interval", self._growth_interval),
             )
             if not updated:
                 super().update()
@@ -547,10 +623,12 @@ class GradScaler(torch.amp.GradScaler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a state that ``state_dict`` made. A disabled scaler ignores it.
 
-        Raises RuntimeError for an empty one (saved from a disabled scaler) and KeyError naming the
-        keys that are missing; nothing was changed then.
+        Raises RuntimeError for an empty one (saved from a disabled scaler), KeyError naming the
+        keys that are missing, TypeError for what is no dict; nothing was changed then.
         """
         if self._enabled and len(state_dict) != 0:
+            if isinstance(state_dict, (abc.Sequence, abc.Set)):
+                raise TypeError(f"the state dict is a {type(state_dict).__name__}, not a dict")
             missing = [key for key in _STATE_KEYS if key not in state_dict]
             if missing:
                 raise KeyError(f"the state dict has no {', '.join(missing)}")
