@@ -9,13 +9,16 @@ import torchamp
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Our arguments up to the script's name, and the script's, in which even "--" is its own."""
+    """Our arguments up to the program's name, and its own, in which even "--" stays."""
     if words[:1] != ["run"]:
         return words, []
-    script = 1
-    while script < len(words) and words[script].startswith("-"):
-        script += 2 if words[script] == "--device" else 1
-    return words[: script + 1], words[script + 1 :]
+    place = 1
+    while place < len(words) and words[place].startswith("-") and words[place] != "-":
+        if words[place].startswith("-m"):  # a module's name, here or in the next word
+            place += words[place] == "-m"
+            break
+        place += 2 if words[place] == "--device" else 1
+    return words[: place + 1], words[place + 1 :]
 
 
 def main() -> None:
@@ -24,8 +27,10 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
         "run",
-        help="run an unmodified script on torchamp",
-        description="Run a script as Python does, with PyTorch's AMP names replaced by torchamp's.",
+        help="run an unmodified program on torchamp",
+        description="Run a program as Python does, with PyTorch's AMP names replaced by "
+        "torchamp's.",
+        usage="%(prog)s [-h] [--device cpu] (script | -m module) [arguments ...]",
         allow_abbrev=False,
     )
     run.add_argument(
@@ -33,8 +38,12 @@ def main() -> None:
         choices=["cpu"],
         help="map CUDA to the CPU: .cuda(), 'cuda' and torch.device('cuda'); float16 stays float16",
     )
-    run.add_argument("script")
-    run.add_argument("arguments", nargs="*", help="arguments of the script")
+    run.add_argument("-m", dest="module", metavar="module", help="a module, as in python -m")
+    run.add_argument(
+        "script",
+        nargs="?",
+        help="a file, a folder or a zip archive with a __main__.py, or - for the standard input",
+    )
     commands.add_parser(
         "doctor", help="tell versions, devices, kernels and what low precision does here"
     )
@@ -48,7 +57,9 @@ def main() -> None:
     if options.command == "run":
         from torchamp._run import run as run_script
 
-        run_script(options.script, arguments, options.device)
+        if (options.script is None) == (options.module is None):
+            run.error("a script or -m module is required")
+        run_script(options.script, arguments, options.device, options.module)
     else:
         from torchamp._doctor import report
 

@@ -1,30 +1,33 @@
-"""``python -m torchamp run``: an unmodified script on this package."""
+"""``python -m torchamp run``: an unmodified program on this package."""
 
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import importlib.machinery
 import os
+import pkgutil
+import runpy
 import sys
+from collections.abc import Callable
 from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 from torchamp._cpu_device import map_cuda_to_cpu
 from torchamp.patching import patch
 
 
-def run(script: str, arguments: list[str], device: str | None = None) -> None:
-    """Run a script as ``python script arguments`` does, but with PyTorch's AMP names patched.
+def run(
+    script: str | None, arguments: list[str], device: str | None = None, module: str | None = None
+) -> None:
+    """Run a program as ``python script arguments`` does, but with PyTorch's AMP names patched.
 
-    ``device="cpu"`` also maps CUDA to the CPU. Raises what the script raises, SystemExit among it.
+    ``script`` is a file, a folder or an archive with a ``__main__.py``, or "-" for the standard
+    input. With a ``module`` it is ``python -m module arguments``. ``device="cpu"`` also maps CUDA
+    to the CPU. Raises what the program raises, SystemExit among it.
     """
-    path = os.path.abspath(script)
-    try:
-        with open(path, "rb") as file:
-            source = file.read()
-    except OSError as error:
-        print(f"torchamp: can't open file {path!r}: {error}", file=sys.stderr)
-        sys.exit(2)
+    start = _of_module(module) if script is None else _of_script(script)
     if device == "cpu":
         # torch.compile builds its tables from what the names mean when it is loaded, and any
         # optimizer loads it.
@@ -32,26 +35,55 @@ def run(script: str, arguments: list[str], device: str | None = None) -> None:
     patch()
     if device == "cpu":
         map_cuda_to_cpu()
-    main = _main_module(path)
-    sys.argv = [script, *arguments]
-    if not getattr(sys.flags, "safe_path", False):  # python -P
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
-    sys.modules["__main__"] = main
+    sys.argv = ["-m" if script is None else script, *arguments]
     try:
-        _execute(source, path, main)
+        start()
     except BaseException:
         _hide_own_frames()
         raise
 
 
-def _main_module(path: str) -> ModuleType:
+def _of_module(module: str | None) -> Callable[[], None]:
+    # The current folder is in sys.path already: torchamp itself was started with -m.
+    return functools.partial(_execute_found, module or "__main__", module is not None)
+
+
+def _of_script(script: str) -> Callable[[], None]:
+    """What runs a script, read before the patch as Python reads it before anything else."""
+    if script == "-":
+        source = sys.stdin.buffer.read()
+        _set_first_path("")
+        return functools.partial(_execute, source, "<stdin>", _main_module("<stdin>"))
+    if pkgutil.get_importer(script) is not None:  # a folder or an archive
+        _set_first_path(os.path.join(os.getcwd(), script), always=True)
+        return _of_module(None)
+    path = os.path.abspath(script)
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        print(f"torchamp: can't open file {path!r}: {error}", file=sys.stderr)
+        sys.exit(2)
+    _set_first_path(os.path.dirname(os.path.realpath(path)))
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    return functools.partial(_execute, source, path, _main_module(path, loader))
+
+
+def _set_first_path(path: str, *, always: bool = False) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = path
+    elif always:  # python -P takes the first one away
+        sys.path.insert(0, path)
+
+
+def _main_module(path: str, loader: Any = importlib.machinery.BuiltinImporter) -> ModuleType:
     main = ModuleType("__main__")
     main.__dict__.update(
         __annotations__={},
         __builtins__=builtins,
         __cached__=None,
         __file__=path,
-        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+        __loader__=loader,
         __package__=None,
         __spec__=None,
     )
@@ -59,8 +91,15 @@ def _main_module(path: str) -> ModuleType:
 
 
 def _execute(source: bytes, path: str, main: ModuleType) -> None:
+    sys.modules["__main__"] = main
     code = compile(source, path, "exec", dont_inherit=True)
     exec(code, main.__dict__)
+
+
+def _execute_found(name: str, is_module: bool) -> None:
+    """Find a module by the import system and run it, by what Python itself calls for that."""
+    sys.modules["__main__"] = _main_module(name)
+    runpy._run_module_as_main(name, is_module)  # type: ignore[attr-defined]
 
 
 def _hide_own_frames() -> None:
@@ -70,13 +109,13 @@ def _hide_own_frames() -> None:
     def hook_without_own_frames(
         kind: type[BaseException], exception: BaseException, trace: TracebackType | None
     ) -> None:
-        trace = _frames_after(trace, _execute.__code__)
+        trace = _frames_after(trace, {_execute.__code__, _execute_found.__code__})
         hook(kind, exception.with_traceback(trace), trace)
 
     sys.excepthook = hook_without_own_frames
 
 
-def _frames_after(trace: TracebackType | None, code: CodeType) -> TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code is not code:
+def _frames_after(trace: TracebackType | None, codes: set[CodeType]) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code not in codes:
         trace = trace.tb_next
     return trace.tb_next if trace is not None else None

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -313,6 +314,78 @@ def test_interrupts_end_it_as_python(script):
     """)
     assert_as_python(path)
     assert run(path).returncode == -signal.SIGINT
+
+
+SHOW = """
+    import sys
+
+    import torch
+
+    print(sys.argv, sys.path[0], __name__, globals().get("__file__"), __package__)
+    print(getattr(__spec__, "name", None), getattr(__loader__, "__name__", type(__loader__)))
+    print(sorted(globals()), sys.modules["__main__"].__dict__ is globals())
+    if "raise" in sys.argv:
+        raise ValueError
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A folder with a module, a package, a folder that is a program, and an archive of it."""
+    for name in ("module.py", "package/__init__.py", "package/__main__.py", "folder/__main__.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("" if name.endswith("__init__.py") else textwrap.dedent(SHOW))
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.write(tmp_path / "folder" / "__main__.py", "__main__.py")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("folder", "one", "--", "-m", "raise"),
+        ("./folder", "raise"),
+        ("archive.zip", "one"),
+        ("empty",),
+        ("-m", "package", "--", "one"),
+        ("-m", "package.__main__", "raise"),
+        ("-mmodule", "-m"),
+        ("-m", "missing"),
+        ("-", "--", "raise"),
+    ],
+    ids=" ".join,
+)
+def test_all_that_python_runs(program, words):
+    source = textwrap.dedent(SHOW) if words[0] == "-" else None
+    assert_as_python(*words, cwd=program, input=source)
+
+
+def test_a_folder_and_a_module_with_the_option_of_python_for_safe_paths(program):
+    if sys.version_info < (3, 11):
+        pytest.skip("there is no -P")
+    for words in (("folder",), ("-m", "package")):
+        ours = python("-P", "-m", "torchamp", "run", *words, cwd=program)
+        assert ours.stdout == python("-P", *words, cwd=program).stdout
+
+
+def test_a_module_runs_on_torchamp_and_on_the_cpu(script, tmp_path):
+    script("""
+        import torch
+
+        print(torch.amp.GradScaler.__mro__[1].__module__, torch.ones(1).cuda().device)
+    """)
+    done = run("--device", "cpu", "-m", "script", cwd=tmp_path)
+    assert done.stdout == "torchamp.amp.grad_scaler cpu\n"
+    assert run("--device=cpu", "-mscript", cwd=tmp_path).stdout == done.stdout
+
+
+@pytest.mark.parametrize("words", [(), ("--device", "cpu"), ("-m",)], ids=" ".join)
+def test_nothing_to_run(words):
+    done = run(*words)
+    assert done.returncode == 2
+    assert "usage: python -m torchamp run" in done.stderr
 
 
 def test_a_script_that_is_not_there(tmp_path):
