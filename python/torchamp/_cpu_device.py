@@ -4,12 +4,17 @@
 a GPU, but tensors that are made there or moved there are CPU tensors. New ones come from a few
 operators, whose CUDA kernels are replaced; ``Tensor.to`` and its like, which look for the device
 before they call an operator, and the names of AMP are wrapped in Python. Autocast keeps CUDA's
-default dtype, float16. Streams, events, graphs and generators of CUDA are not there.
+default dtype, float16. ``torch.cuda.FloatTensor`` and its like are the CPU's classes.
+
+Not there: streams, events, graphs and generators of CUDA, memory statistics, NCCL, the argument
+``pin_memory=True`` of functions that make tensors, and devices in TorchScript.
+``torch.cuda.is_available`` and ``Tensor.is_cuda`` stay False: scripts that ask go their own way.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -24,6 +29,7 @@ from torchamp.amp.autocast_mode import _compiled_region
 _CPU = torch.device("cpu")
 _library = torch.library.Library("aten", "IMPL")  # the replaced kernels live as long as this
 # All operators that make a tensor on a CUDA device by a kernel of their own; others call these.
+_SPARSE = [f"sparse_{kind}_tensor" for kind in ("coo", "csr", "csc", "bsr", "bsc", "compressed")]
 _FACTORIES = ("empty.memory_format", "empty_strided", "tril_indices", "triu_indices")
 
 
@@ -36,14 +42,16 @@ def _mapped(value: Any) -> Any:
     return value
 
 
-def _map_arguments(owner: ModuleType | type, name: str) -> None:
+def _map_arguments(
+    owner: ModuleType | type, name: str, to_cpu: Callable[[Any], Any] = _mapped
+) -> None:
     """Let a function find the CPU wherever it is given CUDA."""
     function: Callable[..., Any] = getattr(owner, name)
 
     @functools.wraps(function)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        kwargs = {key: _mapped(value) for key, value in kwargs.items()}
-        return function(*map(_mapped, args), **kwargs)
+        kwargs = {key: to_cpu(value) for key, value in kwargs.items()}
+        return function(*map(to_cpu, args), **kwargs)
 
     setattr(owner, name, mapped)
 
@@ -74,13 +82,39 @@ def _unchanged(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor
 
 
-def _do_nothing(owner: ModuleType, name: str) -> None:
+def _do_nothing(owner: ModuleType | type, name: str) -> None:
     """For functions that have nothing to do without a GPU."""
 
     @functools.wraps(getattr(owner, name))
     def nothing(*args: Any, **kwargs: Any) -> None: ...
 
     setattr(owner, name, nothing)
+
+
+def _mapped_type(value: Any) -> Any:
+    """The name of the CPU's type for the name of one of CUDA's."""
+    return value.replace("torch.cuda.", "torch.") if isinstance(value, str) else value
+
+
+def _map_tensor_types() -> None:
+    """The names like torch.cuda.FloatTensor, as classes and in strings."""
+    for name in dir(torch):
+        if name.endswith("Tensor") and hasattr(torch.cuda, name):
+            setattr(torch.cuda, name, getattr(torch, name))
+    for owner, name in ((torch.Tensor, "type"), (torch, "set_default_tensor_type")):
+        _map_arguments(owner, name, _mapped_type)
+
+
+def _allow_capturable() -> None:
+    """Let optimizers with capturable=True, which is for CUDA graphs, step on the CPU."""
+    name = "_get_capturable_supported_devices"  # each module of an optimizer has its own
+    for path, module in list(sys.modules.items()):
+        if path.startswith("torch.optim.") and hasattr(module, name):
+            setattr(module, name, functools.partial(_with_cpu, getattr(module, name)))
+
+
+def _with_cpu(devices: Callable[..., list[str]], *args: Any, **kwargs: Any) -> list[str]:
+    return [*devices(*args, **kwargs), "cpu"]
 
 
 def _load(load: Callable[..., Any], file: Any, map_location: Any = None, **kwargs: Any) -> Any:
@@ -178,14 +212,20 @@ def map_cuda_to_cpu() -> None:
             _map_arguments(owner, name)
     for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled"):
         _map_missing_device(name)
-    for name in ("tensor", "as_tensor", "asarray", "set_default_device"):
+    for name in ("tensor", "as_tensor", "asarray", "set_default_device", *_SPARSE):
         _map_arguments(torch, name)
     for name in ("to", "new_tensor"):
         _map_arguments(torch.Tensor, name)
     torch.Tensor.cuda = _cuda  # type: ignore[assignment, method-assign]
     torch.Tensor.pin_memory = _unchanged  # type: ignore[assignment, method-assign]
+    for storage in (torch.UntypedStorage, torch.TypedStorage):
+        storage.cuda = _unchanged  # type: ignore[assignment, method-assign]
+    _map_tensor_types()
+    _allow_capturable()
     _map_arguments(DeviceContext, "__init__")  # with torch.device("cuda"):
     torch.load = functools.wraps(torch.load)(functools.partial(_load, torch.load))
     for name in ("_lazy_init", "set_device", "synchronize"):
         _do_nothing(torch.cuda, name)
+    for name in ("__init__", "__enter__", "__exit__"):
+        _do_nothing(torch.cuda.device, name)
     torch.cuda.current_device = lambda: 0

@@ -70,9 +70,12 @@ def test_the_first_article_prints_what_it_says():
 
 
 ON_THE_CPU = """
+    import warnings
+
     import torch
     import torch.nn as nn
 
+    warnings.filterwarnings("ignore", message="Sparse ")  # of torch, on any device
     device = torch.device("cuda")
     assert device.type == "cuda"
     assert str(device) == "cuda"
@@ -113,6 +116,29 @@ ON_THE_CPU = """
     check("modules' cuda()", *model.state_dict().values())
     check("empty", *nn.Linear(2, 2, device="meta").to_empty(device="cuda").parameters())
     check("pinned", x.pin_memory())
+    zero = torch.tensor([[0]])
+    check("sparse", torch.sparse_coo_tensor(zero, [1.0], (2,), device="cuda"))
+    check("in a context", torch.sparse_coo_tensor(zero, [1.0], (2,), device=device).cuda())
+    check("rows", torch.sparse_csr_tensor([0, 1], [0], [1.0], (1, 1), device="cuda:0"))
+    check("types", torch.cuda.FloatTensor(2), torch.cuda.HalfTensor([1.0]))
+    check("a type", x.type(torch.cuda.LongTensor))
+    assert x.type("torch.cuda.HalfTensor").dtype is torch.float16
+    assert x.type(dtype="torch.cuda.LongTensor").dtype is torch.int64
+    assert x.type(torch.float64).type() == "torch.DoubleTensor"
+    assert isinstance(x.cuda(), torch.cuda.FloatTensor)
+    assert x.untyped_storage().cuda().device.type == "cpu"
+    for index in (0, "cuda", "cuda:0", device, None):
+        with torch.cuda.device(index):
+            check("current", torch.ones(2, device="cuda"))
+    with torch.cuda.device_of(x):
+        pass
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop):
+        for foreach in (False, True):
+            weight = torch.nn.Parameter(torch.ones(2, device="cuda"))
+            optimizer = kind([weight], lr=0.5, capturable=True, foreach=foreach)
+            weight.sum().backward()
+            optimizer.step()
+            assert weight[0] < 1
     torch.cuda.manual_seed_all(0)
     torch.cuda.set_device(0)
     torch.cuda.synchronize()
