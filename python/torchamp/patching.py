@@ -73,32 +73,51 @@ class patch:
         with torchamp.patch():  # undone at the end of the block
             ...
 
-    May be nested and repeated: the names are restored, exactly, when the last patch is undone.
+    May be nested and repeated: the names are restored, exactly, when the last patch is undone. One
+    object may be entered again, inside itself too and after it was undone: the names are replaced
+    until its outermost block ends.
+
+    A scaler of PyTorch's that was made before cannot be pickled meanwhile, since pickle finds
+    another class by its name.
+
     Names that a module imported before keep what they had. ``torch.amp.autocast_mode.autocast``
     stays as it is, because ``torch.compile`` knows autocast by it, and with torch 2.11 also
     ``torch.autocast`` and ``torch.amp.autocast``.
     """
 
     def __init__(self) -> None:
-        global _in_force
+        self._active = False
+        self._depth = 0  # of blocks that were entered and not left
         with _lock:
-            if _in_force == 0:
-                _replace_names()
-            _in_force += 1
+            self._put_in_force()
+
+    def _put_in_force(self) -> None:
+        global _in_force
+        if self._active:
+            return
+        if _in_force == 0:
+            _replace_names()
+        _in_force += 1
         self._active = True
+
+    def _end(self) -> None:
+        global _in_force
+        if not self._active:
+            return
+        self._active = False
+        _in_force -= 1
+        if _in_force == 0:
+            _restore_names()
 
     def undo(self) -> None:
         """Undo this patch. Further calls do nothing."""
-        global _in_force
         with _lock:
-            if not self._active:
-                return
-            self._active = False
-            _in_force -= 1
-            if _in_force == 0:
-                _restore_names()
+            self._end()
 
     def __enter__(self) -> patch:
+        with _lock:
+            self._put_in_force()
+            self._depth += 1
         return self
 
     def __exit__(
@@ -107,4 +126,7 @@ class patch:
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        self.undo()
+        with _lock:
+            self._depth -= 1
+            if self._depth == 0:
+                self._end()

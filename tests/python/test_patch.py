@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -91,6 +92,45 @@ def test_nested_and_repeated():
     again.undo()
     assert torch.GradScaler is torchamp.GradScaler
     outer.undo()
+
+
+def is_patched() -> bool:
+    return torch.GradScaler is torchamp.GradScaler
+
+
+def test_an_object_entered_after_it_was_undone():
+    patch = torchamp.patch()
+    patch.undo()
+    for _ in range(2):
+        with patch as entered:
+            assert is_patched()
+            assert entered is patch
+        assert not is_patched()
+
+
+def test_an_object_entered_inside_itself():
+    patch = torchamp.patch()
+    with patch:
+        with patch:
+            assert is_patched()
+        assert is_patched()
+    assert not is_patched()
+
+
+def test_undone_inside_its_block():
+    with torchamp.patch() as patch:
+        patch.undo()
+        assert not is_patched()
+        with patch:
+            assert is_patched()
+    assert not is_patched()
+
+
+def test_a_scaler_of_pytorch_from_before_is_pickled_afterwards_only():
+    scaler = torch.amp.GradScaler("cpu")
+    with torchamp.patch(), pytest.raises(pickle.PicklingError):
+        pickle.dumps(scaler)
+    assert type(pickle.loads(pickle.dumps(scaler))) is type(scaler)
 
 
 def test_an_exception_restores():
