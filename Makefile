@@ -74,7 +74,8 @@ bench: $(READY)-torch $(READY)-build $(READY)-demo
 	$(configure) -DTORCHAMP_BENCHMARKS=ON
 	$(RUN) cmake --build $(BUILD) --target src/all python/all benchmarks/all
 	$(install)
-	$(RUN) python -m torchamp bench --cpp $(BUILD)/benchmarks/torchamp_benchmarks $(BENCH)
+	$(RUN) python -m torchamp bench --cpp $(BUILD)/benchmarks/torchamp_benchmarks \
+	  --targets benchmarks/targets.json $(BENCH)
 
 callers: build $(READY)-test $(READY)-callers
 	$(RUN) pytest -rs tests/python/test_callers.py

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torchamp
 from torchamp import _C
-from torchamp.bench import Idle
+from torchamp.bench.scaler import Idle
 
 ROUNDS = 15
 CALLS = 2000

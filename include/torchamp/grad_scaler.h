@@ -25,7 +25,7 @@ struct GradScalerOptions {
   /// Device that the scale lives on. Unset: that of the first scaled loss. Set: the state is made
   /// at once.
   TORCH_ARG(std::optional<at::Device>, device) = std::nullopt;
-  /// First scale factor: positive and finite.
+  /// First scale factor: positive and finite, as its reciprocal in float32.
   TORCH_ARG(double, init_scale) = 65536.0;
   /// What the scale is multiplied by after `growth_interval` iterations without overflow: above 1.
   TORCH_ARG(double, growth_factor) = 2.0;

@@ -29,7 +29,7 @@ def _lines() -> Iterator[str]:
     yield f"Python   {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield ""
     kernels = _C.native_kernels()
-    yield f"kernels compiled in: {', '.join(kernels)}"
+    yield f"kernels compiled in: {', '.join(kernels)}; for the CPU, {_C.cpu_instruction_set()} here"
     if "CUDA" not in kernels:
         yield "  CUDA tensors go through PyTorch's operators: right, but slower."
     yield ""

@@ -37,8 +37,11 @@ constexpr std::array<const char*, 5> kStateKeys{"scale", "growth_factor", "backo
                                                 "growth_interval", "_growth_tracker"};
 
 void check_init_scale(double value) {
-  TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(value)) && static_cast<float>(value) > 0,
+  const auto scale = static_cast<float>(value);
+  TORCH_CHECK_VALUE(std::isfinite(scale) && scale > 0,
                     "torchamp: init_scale must be positive and finite in float32, got ", value);
+  TORCH_CHECK_VALUE(std::isfinite(1 / scale),
+                    "torchamp: 1/init_scale must be finite in float32, got init_scale ", value);
 }
 
 void check_growth_factor(double value) {

@@ -570,9 +570,10 @@ TEST_CASE("Options out of range are refused by name and value", "[grad_scaler]")
     const auto message = message_of([&] { GradScaler scaler(options); });
     return message.find(name) != std::string::npos && message.find("got") != std::string::npos;
   };
-  for (const double value : {0.0, -1.0, kInf, kNaN, 1e39, 1e-60}) {
+  for (const double value : {0.0, -1.0, kInf, kNaN, 1e39, 1e-60, 0x1p-128}) {
     CHECK(refuses(GradScalerOptions().init_scale(value), "init_scale"));
   }
+  CHECK(GradScaler(GradScalerOptions().init_scale(0x1p-127)).get_scale() == 0x1p-127);
   for (const double value : {1.0, 0.5, kInf, kNaN}) {
     CHECK(refuses(GradScalerOptions().growth_factor(value), "growth_factor"));
   }

@@ -67,19 +67,24 @@ def test_replays_follow_overflows_as_stock_does_step_by_step(device, tensors):
 
 
 @each_device
-def test_an_injected_overflow_halves_the_scale_and_leaves_parameters(device):
-    ours = Training(torchamp, device, tensors=3)
+@pytest.mark.parametrize("clip", [False, True])
+def test_k19_an_overflow_in_the_fourth_of_ten_replays(device, clip):
+    ours = Training(torchamp, device, tensors=3, clip=clip)
+    ours.scaler.set_growth_interval(100)
     recorded = Recorded(device, ours.iteration, ours.reset)
-    recorded.replay()
-    scale, params = ours.scaler.get_scale(), [bits(param) for param in ours.params]
-    ours.factor.fill_(INF)
-    recorded.replay()
-    assert ours.scaler.get_scale() == scale / 2
-    assert [bits(param) for param in ours.params] == params
-    ours.factor.fill_(1.0)
-    recorded.replay()
-    assert ours.scaler.get_scale() == scale / 2
-    assert [bits(param) for param in ours.params] != params
+    state = (ours.scaler._scale, ours.scaler._growth_tracker)
+    addresses = [tensor.data_ptr() for tensor in state]
+    scales, unchanged = [], []
+    for replay in range(10):
+        before = [bits(param) for param in ours.params]
+        ours.factor.fill_(INF if replay == 3 else 1.0)
+        recorded.replay()
+        scales.append(ours.scaler.get_scale())
+        unchanged.append([bits(param) for param in ours.params] == before)
+    assert scales == [8.0] * 3 + [4.0] * 7
+    assert unchanged == [replay == 3 for replay in range(10)]
+    assert (ours.scaler._scale, ours.scaler._growth_tracker) == state
+    assert [tensor.data_ptr() for tensor in state] == addresses
 
 
 @each_device

@@ -12,7 +12,7 @@ import torch
 import torchamp
 from on_devices import each_device, scalar, synchronize
 from torch.profiler import ProfilerActivity, profile
-from torchamp.bench import Idle
+from torchamp.bench.scaler import Idle
 
 ROUNDS = 5
 # What scaling and the overflow flag take beside the kernels of ours: a multiplication and a fill.

@@ -110,13 +110,12 @@ def _as_float(name: str, value: Any) -> float:
 
 def _as_int(name: str, value: Any) -> int:
     """What stock's operator takes as an int; TypeError or ValueError as there, but by name."""
-    number = _number(value)
-    if not isinstance(number, numbers.Integral) or isinstance(number, bool):
+    integer = value if type(value) is int else _number(value)
+    if not isinstance(integer, numbers.Integral) or isinstance(integer, bool):
         raise TypeError(f"{name} must be an int, got {value!r}.")
-    integer = int(number)
     if not -(2**63) <= integer < 2**63:
         raise ValueError(f"{name} must fit into 64 bits, got {value!r}.")
-    return integer
+    return int(integer)
 
 
 def _is_available(device: str) -> bool:
@@ -449,9 +448,20 @@ class GradScaler(torch.amp.GradScaler):
             self._set_failed_steps(self._failed_steps - {id(optimizer)})
         return result
 
-    def _note_failed_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """It may be tried again; ``scale`` begins the next iteration instead."""
-        self._set_failed_steps(self._failed_steps | {id(optimizer)})
+    def _run_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        step: Callable[..., Any],
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Call what steps. If it raises it may be tried again, or ``scale`` begin anew."""
+        try:
+            return step(*args, **kwargs)
+        except BaseException:
+            self._set_failed_steps(self._failed_steps | {id(optimizer)})
+            raise
 
     def _set_failed_steps(self, failed: frozenset[int]) -> None:
         if failed:
@@ -474,11 +484,7 @@ class GradScaler(torch.amp.GradScaler):
                 "gradient. Are they frozen, was the loss detached, or was the optimizer made "
                 "before the model was moved or its parameters replaced?"
             )
-        try:
-            return self._maybe_opt_step(optimizer, state, *args, **kwargs)
-        except BaseException:
-            self._note_failed_step(optimizer)
-            raise
+        return self._run_step(optimizer, self._maybe_opt_step, optimizer, state, *args, **kwargs)
 
     # Stock's, without its generator, which takes longer than reading the flag.
     def _maybe_opt_step(
@@ -512,11 +518,8 @@ class GradScaler(torch.amp.GradScaler):
                 FutureWarning,
                 stacklevel=3,
             )
-            try:
-                return optimizer.step(*args, **{**kwargs, "grad_scaler": self})
-            except BaseException:
-                self._note_failed_step(optimizer)
-                raise
+            kwargs = {**kwargs, "grad_scaler": self}
+            return self._run_step(optimizer, optimizer.step, *args, **kwargs)
         if state["stage"] is _READY:
             if _C.share_gradients(optimizer.param_groups):
                 self.unscale_(optimizer)  # the optimizer would do it once for each parameter
@@ -532,9 +535,8 @@ class GradScaler(torch.amp.GradScaler):
             optimizer.grad_scale = scale * users["grad_scale"] if users else scale
         optimizer.found_inf = _any_flag(state["found_inf_per_device"], scale.device)
         try:
-            result = optimizer.step(*args, **kwargs)
+            result = self._run_step(optimizer, optimizer.step, *args, **kwargs)
         except BaseException:
-            self._note_failed_step(optimizer)
             # As it was, to be tried again: a scale left behind would be multiplied in twice.
             del optimizer.grad_scale, optimizer.found_inf
             vars(optimizer).update(users)

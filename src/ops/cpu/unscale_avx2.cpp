@@ -2,6 +2,6 @@
 
 namespace torchamp::cpu {
 
-const UnscaleKernels kUnscaleAvx2 = kKernels;
+const UnscaleKernels kUnscaleAvx2 = kernels_for("AVX2");
 
 }  // namespace torchamp::cpu

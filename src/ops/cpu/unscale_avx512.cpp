@@ -2,6 +2,6 @@
 
 namespace torchamp::cpu {
 
-const UnscaleKernels kUnscaleAvx512 = kKernels;
+const UnscaleKernels kUnscaleAvx512 = kernels_for("AVX-512");
 
 }  // namespace torchamp::cpu

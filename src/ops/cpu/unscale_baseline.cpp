@@ -2,6 +2,6 @@
 
 namespace torchamp::cpu {
 
-const UnscaleKernels kUnscaleBaseline = kKernels;
+const UnscaleKernels kUnscaleBaseline = kernels_for("baseline");
 
 }  // namespace torchamp::cpu

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torchamp/export.h>
+
 #include <cstdint>
 
 #include "ops/common/dtype.h"
@@ -45,6 +47,7 @@ struct PerDType {
 };
 
 struct UnscaleKernels {
+  const char* instruction_set;
   PerDType<MultiplySpan> multiply;
   PerDType<SummarizeSpan> summarize;
 };
@@ -54,6 +57,6 @@ extern const UnscaleKernels kUnscaleAvx2;    // x86-64 with AVX2 and F16C
 extern const UnscaleKernels kUnscaleAvx512;  // x86-64 with AVX-512 F, BW, VL, DQ
 
 /// The best table for this processor.
-const UnscaleKernels& unscale_kernels();
+TORCHAMP_API const UnscaleKernels& unscale_kernels();
 
 }  // namespace torchamp::cpu

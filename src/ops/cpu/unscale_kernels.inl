@@ -381,10 +381,13 @@ SpanSummary summarize_span<double>(const void* data, int64_t numel, float invers
           (out_of_range & 0x8000000000000000u) == 0};
 }
 
-constexpr UnscaleKernels kKernels{
-    {&multiply_span<float>, &multiply_span<double>, &multiply_span<Half>, &multiply_span<BFloat16>},
-    {&summarize_span<float>, &summarize_span<double>, &summarize_span<Half>,
-     &summarize_span<BFloat16>}};
+constexpr UnscaleKernels kernels_for(const char* instruction_set) {
+  return {instruction_set,
+          {&multiply_span<float>, &multiply_span<double>, &multiply_span<Half>,
+           &multiply_span<BFloat16>},
+          {&summarize_span<float>, &summarize_span<double>, &summarize_span<Half>,
+           &summarize_span<BFloat16>}};
+}
 
 }  // namespace
 
