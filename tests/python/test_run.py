@@ -464,7 +464,12 @@ def test_doctor():
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"torchamp {torchamp.__version__}, built for torch ")
     assert torch.__version__ in lines[1]
-    assert any(re.match(r"kernels compiled in: CPU(, CUDA)?; for the CPU, (AVX-512|AVX2|baseline) here$", line) for line in lines)
+    assert any(
+        re.match(
+            r"kernels compiled in: CPU(, CUDA)?; for the CPU, (AVX-512|AVX2|baseline) here$", line
+        )
+        for line in lines
+    )
     assert any(torch.backends.cpu.get_cpu_capability() in line for line in lines)
     assert "  autocast casts to bfloat16 unless told otherwise" in lines
     for dtype in ("float32", "float16", "bfloat16"):

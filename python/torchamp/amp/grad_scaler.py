@@ -566,19 +566,24 @@ class GradScaler(torch.amp.GradScaler):
                     "No inf checks were recorded prior to update. Call step() or unscale_() for an "
                     "optimizer whose parameters have gradients first."
                 )
-            updated = _C.update_scale(
-                scale,
-                growth_tracker,
-                found_infs,
-                _as_float("growth_factor", self._growth_factor),
-                _as_float("backoff_factor", self._backoff_factor),
-                _as_int("growth_interval", self._growth_interval),
-            )
-            if not updated:
+            if not _C.update_scale(scale, growth_tracker, found_infs, *self._rule()):
                 super().update()
         self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
         if self._failed_steps:
             self._set_failed_steps(frozenset())
+
+    def _rule(self) -> tuple[float, float, int]:
+        """Factors and interval; TypeError or ValueError if someone set one to what is none."""
+        growth, backoff = self._growth_factor, self._backoff_factor
+        interval = self._growth_interval
+        are_plain = type(growth) is type(backoff) is float and type(interval) is int
+        if are_plain and interval.bit_length() < 64:
+            return growth, backoff, interval
+        return (
+            _as_float("growth_factor", growth),
+            _as_float("backoff_factor", backoff),
+            _as_int("growth_interval", interval),
+        )
 
     def _set_scale(self, scale: torch.Tensor, new_scale: float | torch.Tensor) -> None:
         if isinstance(new_scale, (int, float)):
