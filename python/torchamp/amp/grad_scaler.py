@@ -110,7 +110,7 @@ def _as_float(name: str, value: Any) -> float:
 
 def _as_int(name: str, value: Any) -> int:
     """What stock's operator takes as an int; TypeError or ValueError as there, but by name."""
-    integer = value if type(value) is int else _number(value)
+    integer: Any = value if type(value) is int else _number(value)
     if not isinstance(integer, numbers.Integral) or isinstance(integer, bool):
         raise TypeError(f"{name} must be an int, got {value!r}.")
     if not -(2**63) <= integer < 2**63:
