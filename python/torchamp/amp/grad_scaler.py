@@ -110,12 +110,13 @@ def _as_float(name: str, value: Any) -> float:
 
 def _as_int(name: str, value: Any) -> int:
     """What stock's operator takes as an int; TypeError or ValueError as there, but by name."""
-    integer: Any = value if type(value) is int else _number(value)
-    if not isinstance(integer, numbers.Integral) or isinstance(integer, bool):
+    number = _number(value)
+    if not isinstance(number, numbers.Integral) or isinstance(number, bool):
         raise TypeError(f"{name} must be an int, got {value!r}.")
+    integer = int(number)
     if not -(2**63) <= integer < 2**63:
         raise ValueError(f"{name} must fit into 64 bits, got {value!r}.")
-    return int(integer)
+    return integer
 
 
 def _is_available(device: str) -> bool:
