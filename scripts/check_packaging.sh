@@ -124,6 +124,23 @@ if consumer other -DCMAKE_PREFIX_PATH="$scratch/other" 2>other.error; then
 fi
 grep -A 1 'it was built for torch 2.0.1, but' other.error || fail "not the expected error"
 
+say "without torch find_package finds nothing, and a program may go on"
+python -m venv --without-pip bare
+mkdir optional
+cat >optional/CMakeLists.txt <<'EOF'
+cmake_minimum_required(VERSION 3.25)
+project(optional LANGUAGES CXX)
+find_package(torchamp QUIET)
+message(STATUS "torchamp_FOUND is ${torchamp_FOUND}")
+find_package(torchamp REQUIRED)
+EOF
+if cmake -S optional -B optional/build -DPython_EXECUTABLE="$scratch/bare/bin/python" \
+  -DCMAKE_PREFIX_PATH="$scratch/prefix" >optional.log 2>&1; then
+  fail "configured without torch"
+fi
+grep 'torchamp_FOUND is FALSE' optional.log || fail "not the expected result"
+grep -A 2 'no LibTorch found' optional.log || fail "not the expected error"
+
 say "FetchContent"
 consumer fetched -DTORCHAMP_SOURCE_DIR="$source" -DTORCHAMP_CUDA=OFF
 

@@ -1,7 +1,8 @@
 # Where is torch, and for which CUDA was it built? Sets Torch_DIR and TORCHAMP_TORCH_CUDA_VERSION
-# (empty for a CPU-only torch). Torch_DIR or CMAKE_PREFIX_PATH win; else the Python interpreter is
-# asked (-DPython_EXECUTABLE=… chooses one).
+# (empty for a CPU-only torch), or TORCHAMP_TORCH_MISSING (what to do). Torch_DIR or CMAKE_PREFIX_PATH
+# win; else the Python interpreter is asked (-DPython_EXECUTABLE=… chooses one).
 
+unset(TORCHAMP_TORCH_MISSING)
 if(NOT Torch_DIR)
   find_path(
     _torchamp_torch_dir TorchConfig.cmake
@@ -24,11 +25,10 @@ if(NOT Torch_DIR)
     endif()
   endif()
   if(NOT _torchamp_torch_dir)
-    message(
-      FATAL_ERROR
-        "torchamp: no LibTorch found. Give -DCMAKE_PREFIX_PATH=/path/to/libtorch, or a Python that has torch "
-        "(-DPython_EXECUTABLE=…). With pip: install torch first, then "
-        "`pip install --no-build-isolation .` (an isolated build would not see your torch).")
+    set(TORCHAMP_TORCH_MISSING
+        "no LibTorch found. Give -DCMAKE_PREFIX_PATH=/path/to/libtorch, or a Python that has torch \
+(-DPython_EXECUTABLE=…).")
+    return()
   endif()
   set(Torch_DIR "${_torchamp_torch_dir}" CACHE PATH "Folder of TorchConfig.cmake")
 endif()
