@@ -4,8 +4,6 @@
 #include <torch/serialize.h>
 #include <torchamp/grad_scaler.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -59,24 +57,6 @@ std::optional<std::vector<at::Tensor>> plain_gradients(PyObject* param_groups, b
     }
   }
   return grads;
-}
-
-/// Whether several parameters have the same memory as their gradient. False if the fast path does
-/// not take one of them.
-bool share_gradients(const py::object& param_groups) {
-  const auto grads = plain_gradients(param_groups.ptr(), /*allow_fp16=*/true);
-  if (!grads) {
-    return false;
-  }
-  std::vector<std::pair<const void*, std::size_t>> places;
-  places.reserve(grads->size());
-  for (const at::Tensor& grad : *grads) {
-    if (grad.numel() != 0) {
-      places.emplace_back(grad.const_data_ptr(), grad.nbytes());
-    }
-  }
-  std::sort(places.begin(), places.end());
-  return std::adjacent_find(places.begin(), places.end()) != places.end();
 }
 
 py::dict to_dict(const detail::FoundInf& flags) {
@@ -179,10 +159,6 @@ void bind_grad_scaler(py::module_& module) {
              "Unscales the gradients of an optimizer's param_groups in place. Returns the overflow "
              "flags as {device: tensor}, or None, with nothing changed, if a tensor is not plain "
              "strided memory (or a gradient is float16 where that is not allowed).");
-  module.def("share_gradients", torch::wrap_pybind_function(share_gradients),
-             py::arg("param_groups"),
-             "Whether several parameters have the same memory as their gradient. False if a tensor "
-             "is not plain.");
   module.def("clip_gradients", torch::wrap_pybind_function(clip_gradients), py::arg("param_groups"),
              py::arg("scale"), py::arg("max_norm"), py::arg("known"), py::arg("allow_fp16") = false,
              "Unscales (unless scale is None) and clips the gradients in place. Returns their norm "

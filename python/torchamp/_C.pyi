@@ -15,7 +15,6 @@ def unscale_gradients(
     found_inf: torch.Tensor | None = None,
     allow_fp16: bool = False,
 ) -> dict[torch.device, torch.Tensor] | None: ...
-def share_gradients(param_groups: list[dict[str, Any]]) -> bool: ...
 def clip_gradients(
     param_groups: list[dict[str, Any]],
     scale: torch.Tensor | None,

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torchamp
 from stock_and_ours import OURS, STOCK, assert_same, outcome, parameters
+from torch.utils.weak import TensorWeakRef
 
 INF = float("inf")
 
@@ -115,20 +117,6 @@ def test_a_gradient_shared_by_parameters_is_unscaled_once():
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("as_view", [False, True])
-def test_parameters_that_share_a_gradient_step_alike(make, as_view):
-    grad = torch.full((2,), 8.0)
-    params = parameters(grad, grad.view(2) if as_view else grad)
-    (alone,) = lone = parameters(torch.ones(2))
-    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
-    scaler.scale(torch.ones(()))
-    scaler.step(make(params))
-    make(lone).step()
-    assert [param.tolist() for param in params] == [alone.tolist()] * 2
-    assert grad.tolist() == [1.0, 1.0]
-
-
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_views_that_share_a_storage_are_each_unscaled(make):
     """As the buckets of DistributedDataParallel are."""
     bucket = torch.full((6,), 8.0)
@@ -212,12 +200,6 @@ def test_update_takes_an_int_and_any_shape_of_one_element(new_scale):
         ("init_scale", 1e39, ValueError),
         ("init_scale", 1e-50, ValueError),
         ("init_scale", 2.0**-128, ValueError),
-        ("growth_interval", None, TypeError),
-        ("growth_interval", 2.5, TypeError),
-        ("growth_interval", True, TypeError),
-        ("growth_interval", torch.tensor(2.5), TypeError),
-        ("growth_interval", torch.tensor([2]), TypeError),
-        ("growth_interval", 2**63, ValueError),
         ("growth_factor", INF, ValueError),
         ("growth_factor", math.nan, ValueError),
         ("growth_factor", 1.0, AssertionError),
@@ -264,10 +246,14 @@ def test_the_smallest_scale_that_can_be_divided_by():
         ("backoff_factor", None),
         ("backoff_factor", torch.tensor([0.5])),
         ("backoff_factor", True),
+        ("backoff_factor", np.True_),
+        ("growth_factor", Fraction(3)),
+        ("growth_factor", torch.nn.Parameter(torch.tensor(3.0))),
+        ("growth_factor", torch.tensor(3 + 0j)),
     ],
     ids=str,
 )
-def test_values_that_a_setter_took_are_refused_by_name_where_stock_refuses_them(name, value):
+def test_values_that_a_setter_took_are_numbers_where_they_are_for_stock(name, value):
     def update(amp):
         _, optimizer = one_parameter()
         scaler = amp.scaler(init_scale=8.0)
@@ -277,10 +263,7 @@ def test_values_that_a_setter_took_are_refused_by_name_where_stock_refuses_them(
         scaler.update()
         return scaler.get_scale()
 
-    result = assert_same(update)
-    if result.error in (TypeError, ValueError):
-        with pytest.raises(result.error, match=f"^{name} must"):
-            update(OURS)
+    assert_same(update)
 
 
 @pytest.mark.parametrize("state", ["abc", [1], (1,), {1}], ids=str)
@@ -373,12 +356,55 @@ def test_a_failed_step_of_one_optimizer_leaves_the_other_alone():
     scaler.unscale_(good)
     with pytest.raises(MemoryError):
         scaler.step(bad)
-    scaler.scale(torch.ones(()))  # forgets the failed one only
+    scaler.scale(torch.ones(()))
+    bad.param_groups[0]["params"][0].grad = torch.ones(2)
     with pytest.raises(RuntimeError, match="already been called"):
         scaler.unscale_(good)
     scaler.unscale_(bad)
     scaler.update()
     assert scaler.get_scale() == 4.0
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_a_failed_step_is_tried_again_unless_gradients_are_new(set_to_none):
+    """Two optimizers: the loss of the second is scaled between the two tries of the first."""
+    param, optimizer = one_parameter(cls=Failing)
+    _, other = one_parameter(1.0)
+    optimizer.zero_grad()
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(param.sum()).backward()
+    with pytest.raises(MemoryError):
+        scaler.step(optimizer)
+    scaler.scale(torch.ones(()))  # the loss of the second
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.unscale_(optimizer)
+    scaler.step(other)
+    scaler.step(optimizer)
+    assert param.grad.tolist() == [1.0, 1.0]
+    scaler.update()
+
+    optimizer.zero_grad(set_to_none)
+    optimizer.failures = 1
+    scaler.scale(param.sum()).backward()
+    with pytest.raises(MemoryError):
+        scaler.step(optimizer)
+    optimizer.zero_grad(set_to_none)
+    scaler.scale(param.sum()).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    assert param.grad.tolist() == [1.0, 1.0]
+
+
+def test_gradients_of_a_failed_step_are_not_kept():
+    param, optimizer = one_parameter(cls=Failing)
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(param.sum()).backward()
+    with pytest.raises(MemoryError):
+        scaler.step(optimizer)
+    scaler.scale(torch.ones(()))
+    grad = TensorWeakRef(param.grad)
+    optimizer.zero_grad()
+    assert grad() is None
 
 
 def test_a_failed_fused_step_leaves_no_attribute_behind():

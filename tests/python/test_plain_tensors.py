@@ -4,6 +4,7 @@ import typing
 
 import pytest
 import torch
+import torchamp
 from stock_and_ours import assert_same, outcome, parameters, scaler_state, snapshot
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -377,3 +378,24 @@ def test_half_sparse_duplicates_that_overflow_when_added():
         return result.error, optimizer.param_groups[0]["params"][0].grad, scaler.state_dict()
 
     assert_same(run)
+
+
+class Marked(torch.nn.Parameter):
+    pass
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("scale", [0.0, 1e-40])
+def test_a_collapsed_scale_skips_beside_a_tensor_that_is_not_plain(scale, fused):
+    params = [*parameters(torch.ones(2)), Marked(torch.ones(2))]
+    params[1].grad = torch.ones(2)
+    optimizer = torch.optim.SGD(params, lr=1.0, fused=fused)
+    assert _C.unscale_gradients(optimizer.param_groups, torch.tensor(8.0)) is None
+    before = [param.tolist() for param in params]
+    scaler = torchamp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.update(scale)
+    scaler.step(optimizer)
+    assert [param.tolist() for param in params] == before
+    scaler.update()
+    assert scaler.get_scale() == torch.tensor(scale / 2).item()

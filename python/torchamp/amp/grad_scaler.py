@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import numbers
 import os
 import sys
 import types
@@ -13,7 +12,7 @@ import warnings
 import weakref
 import zipfile
 from collections import abc, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from torch.amp.grad_scaler import (
 from torch.amp.grad_scaler import (
     _MultiDeviceReplicator as _MultiDeviceReplicator,  # a name of stock's module
 )
+from torch.utils.weak import TensorWeakRef
 
 from torchamp import _C
 
@@ -73,9 +73,7 @@ def _other_than_a_state(path: str) -> str:
     return "is not a file that C++ wrote with torch::save(scaler, path), or it is damaged."
 
 
-def _check_options(
-    init_scale: float, growth_factor: float, backoff_factor: float, growth_interval: int
-) -> None:
+def _check_options(init_scale: float, growth_factor: float, backoff_factor: float) -> None:
     """Refuse what would corrupt parameters sooner or later; AssertionError where stock has it."""
     if not 0.0 < init_scale <= _LARGEST_SCALE:
         raise ValueError(f"init_scale must be positive and finite in float32, got {init_scale}.")
@@ -91,32 +89,6 @@ def _check_options(
         )
     if not backoff_factor > 0.0:
         raise ValueError(f"backoff_factor must be above 0, got {backoff_factor}.")
-    _as_int("growth_interval", growth_interval)
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) and value.dim() == 0 else value
-
-
-def _as_float(name: str, value: Any) -> float:
-    """What stock's operator takes as a float; TypeError as there, but by name."""
-    if type(value) is float:
-        return value
-    number = _number(value)
-    if not isinstance(number, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
-    return float(number)
-
-
-def _as_int(name: str, value: Any) -> int:
-    """What stock's operator takes as an int; TypeError or ValueError as there, but by name."""
-    number = _number(value)
-    if not isinstance(number, numbers.Integral) or isinstance(number, bool):
-        raise TypeError(f"{name} must be an int, got {value!r}.")
-    integer = int(number)
-    if not -(2**63) <= integer < 2**63:
-        raise ValueError(f"{name} must fit into 64 bits, got {value!r}.")
-    return integer
 
 
 def _is_available(device: str) -> bool:
@@ -165,6 +137,27 @@ def _takes_grad_scaler(step: Callable[..., Any]) -> bool:
     return known
 
 
+class _Gradients:
+    """What gradients an optimizer has at some time, without keeping them alive."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._versions = [(TensorWeakRef(grad), version) for grad, version in _versions(optimizer)]
+
+    def are_those_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether they are the same tensors, and nothing was written to them since."""
+        now = _versions(optimizer)
+        return len(now) == len(self._versions) and all(
+            reference() is grad and before == version
+            for (reference, before), (grad, version) in zip(self._versions, now, strict=True)
+        )
+
+
+def _versions(optimizer: torch.optim.Optimizer) -> list[tuple[torch.Tensor, int]]:
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    grads = (param.grad for param in params if param.grad is not None)
+    return [(grad, 0 if grad.is_inference() else grad._version) for grad in grads]
+
+
 def _clip_by_stock(optimizer: torch.optim.Optimizer, max_norm: float) -> torch.Tensor:
     params = [param for group in optimizer.param_groups for param in group["params"]]
     return torch.nn.utils.clip_grad_norm_(params, max_norm)
@@ -176,6 +169,11 @@ def _on_device(tensor: torch.Tensor, device: torch.device, *, copy: bool = False
     To the CPU it waits for the copy: what runs there reads it at once, no stream orders the two.
     """
     return tensor.to(device, non_blocking=device.type != "cpu", copy=copy)
+
+
+def _has_no_reciprocal(scale: torch.Tensor) -> torch.Tensor:
+    """1 if the scale cannot be divided by, else 0; found out on its device, without a wait."""
+    return (scale.abs() > _NO_RECIPROCAL).logical_not().to(torch.float32)  # NaN neither
 
 
 def _any_flag(
@@ -215,8 +213,8 @@ class GradScaler(torch.amp.GradScaler):
     Raises ValueError (AssertionError where stock does) for options out of range.
     """
 
-    # Optimizers, by id, whose step raised after their gradients were unscaled.
-    _failed_steps: frozenset[int] = frozenset()
+    # Optimizers whose step raised since the last update; by id, as the states are.
+    _failed_steps: Mapping[int, weakref.ref[torch.optim.Optimizer]] = types.MappingProxyType({})
     # Whether it is disabled because its device is missing, and whether saving it warned of that.
     _misses_device: bool = False
     _warned_at_saving: bool = False
@@ -238,7 +236,7 @@ class GradScaler(torch.amp.GradScaler):
             enabled = False
             self._misses_device = True
         if enabled:
-            _check_options(init_scale, growth_factor, backoff_factor, growth_interval)
+            _check_options(init_scale, growth_factor, backoff_factor)
         super().__init__(
             device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
@@ -260,7 +258,7 @@ class GradScaler(torch.amp.GradScaler):
         ValueError for what is neither a tensor nor iterable.
         """
         if self._failed_steps:
-            self._forget_failed_steps()
+            self._note_gradients()
         if not self._enabled:
             return outputs
         if isinstance(outputs, torch.Tensor):
@@ -292,11 +290,22 @@ class GradScaler(torch.amp.GradScaler):
             return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
         raise ValueError("outputs must be a Tensor or an iterable of Tensors")
 
-    def _forget_failed_steps(self) -> None:
-        """A new iteration began without another try of the failed steps."""
-        for key in self._failed_steps:
-            self._per_optimizer_states.pop(key, None)
-        self._set_failed_steps(frozenset())
+    def _note_gradients(self) -> None:
+        """A loss is scaled after a step failed: of this iteration or of the next one?
+
+        If gradients are the same later, the step is tried again; else a new iteration began.
+        """
+        for key, reference in self._failed_steps.items():
+            optimizer = reference()
+            if optimizer is not None and key in self._per_optimizer_states:
+                state = self._per_optimizer_states[key]
+                state.setdefault("gradients", _Gradients(optimizer))
+
+    def _state_of(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        state = self._per_optimizer_states[id(optimizer)]
+        if "gradients" in state and not state["gradients"].are_those_of(optimizer):
+            state = self._per_optimizer_states[id(optimizer)] = _refresh_per_optimizer_state()
+        return state
 
     def _unscale_grads_(
         self,
@@ -307,6 +316,8 @@ class GradScaler(torch.amp.GradScaler):
     ) -> dict[torch.device, torch.Tensor]:
         found = _C.unscale_gradients(optimizer.param_groups, inv_scale, True, found_inf, allow_fp16)
         if found is None:
+            # Stock does not look at what unscaling makes of gradients: NaN, by such an inverse.
+            found_inf = torch.where(inv_scale.isfinite(), found_inf, 1.0)
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         return found
 
@@ -324,9 +335,7 @@ class GradScaler(torch.amp.GradScaler):
         """
         scale, _ = self._check_scale_growth_tracker("_check_inf_per_device")
         one = torch.ones_like(scale)
-        # On the device: a comparison here would wait for it. NaN is not above either.
-        overflow = torch.where(scale.abs() > _NO_RECIPROCAL, 0.0, one)
-        found = self._unscale_grads_(optimizer, one, overflow, True)
+        found = self._unscale_grads_(optimizer, one, _has_no_reciprocal(scale), True)
         self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
         return found
 
@@ -341,7 +350,7 @@ class GradScaler(torch.amp.GradScaler):
         if not self._enabled:
             return
         scale, _ = self._check_scale_growth_tracker("unscale_")
-        state = self._per_optimizer_states[id(optimizer)]
+        state = self._state_of(optimizer)
         if state["stage"] is _UNSCALED:
             raise RuntimeError(
                 "unscale_() has already been called on this optimizer since the last update(). "
@@ -381,7 +390,7 @@ class GradScaler(torch.amp.GradScaler):
             clipped = _C.clip_gradients(optimizer.param_groups, None, max_norm, {}, True)
             return _clip_by_stock(optimizer, max_norm) if clipped is None else clipped[0]
         scale, _ = self._check_scale_growth_tracker("clip_grad_norm_")
-        state = self._per_optimizer_states[id(optimizer)]
+        state = self._state_of(optimizer)
         if state["stage"] is _STEPPED:
             raise RuntimeError(
                 "clip_grad_norm_() is being called after step(). Call it before step(), and "
@@ -434,7 +443,7 @@ class GradScaler(torch.amp.GradScaler):
                 "would train on scaled gradients."
             )
         self._check_scale_growth_tracker("step")
-        state = self._per_optimizer_states[id(optimizer)]
+        state = self._state_of(optimizer)
         if state["stage"] is _STEPPED:
             raise RuntimeError(
                 "step() has already been called since the last update(). "
@@ -446,7 +455,10 @@ class GradScaler(torch.amp.GradScaler):
             result = self._step_if_finite(optimizer, state, args, kwargs)
         state["stage"] = _STEPPED
         if id(optimizer) in self._failed_steps:
-            self._set_failed_steps(self._failed_steps - {id(optimizer)})
+            state.pop("gradients", None)
+            self._set_failed_steps(
+                {key: value for key, value in self._failed_steps.items() if key != id(optimizer)}
+            )
         return result
 
     def _run_step(
@@ -457,14 +469,16 @@ class GradScaler(torch.amp.GradScaler):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Call what steps. If it raises it may be tried again, or ``scale`` begin anew."""
+        """Call what steps; if it raises, it may be tried again or a new iteration begun."""
         try:
             return step(*args, **kwargs)
         except BaseException:
-            self._set_failed_steps(self._failed_steps | {id(optimizer)})
+            self._failed_steps = {**self._failed_steps, id(optimizer): weakref.ref(optimizer)}
             raise
 
-    def _set_failed_steps(self, failed: frozenset[int]) -> None:
+    def _set_failed_steps(
+        self, failed: dict[int, weakref.ref[torch.optim.Optimizer]] | None = None
+    ) -> None:
         if failed:
             self._failed_steps = failed
         else:
@@ -522,10 +536,7 @@ class GradScaler(torch.amp.GradScaler):
             kwargs = {**kwargs, "grad_scaler": self}
             return self._run_step(optimizer, optimizer.step, *args, **kwargs)
         if state["stage"] is _READY:
-            if _C.share_gradients(optimizer.param_groups):
-                self.unscale_(optimizer)  # the optimizer would do it once for each parameter
-            else:
-                self._check_inf_per_device(optimizer)
+            self._check_inf_per_device(optimizer)
         scale = self._get_scale_async()
         if scale is None:
             raise AssertionError("_get_scale_async returned None")
@@ -550,8 +561,8 @@ class GradScaler(torch.amp.GradScaler):
 
         ``new_scale`` is a number or a tensor of one element on a device of the scaler's type. Does
         not synchronise. Raises AssertionError before the first ``scale``, if no gradients were
-        checked since the last ``update``, and for an unfit tensor; TypeError (ValueError for an int
-        that is too large) for a factor or an interval that is no number.
+        checked since the last ``update``, and for an unfit tensor; TypeError or ValueError
+        for a factor or an interval that is no number.
         """
         if not self._enabled:
             return
@@ -571,20 +582,18 @@ class GradScaler(torch.amp.GradScaler):
                 super().update()
         self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
         if self._failed_steps:
-            self._set_failed_steps(frozenset())
+            self._set_failed_steps()
 
     def _rule(self) -> tuple[float, float, int]:
-        """Factors and interval; TypeError or ValueError if someone set one to what is none."""
         growth, backoff = self._growth_factor, self._backoff_factor
         interval = self._growth_interval
         are_plain = type(growth) is type(backoff) is float and type(interval) is int
         if are_plain and interval.bit_length() < 64:
             return growth, backoff, interval
-        return (
-            _as_float("growth_factor", growth),
-            _as_float("backoff_factor", backoff),
-            _as_int("growth_interval", interval),
-        )
+        # Whether PyTorch takes it for a number; if not, it raises, naming the argument.
+        zeros = torch.zeros(()), torch.zeros((), dtype=torch.int32), torch.zeros(())
+        torch._amp_update_scale_(*zeros, growth, backoff, interval)
+        return float(growth), float(backoff), int(interval)
 
     def _set_scale(self, scale: torch.Tensor, new_scale: float | torch.Tensor) -> None:
         if isinstance(new_scale, (int, float)):
