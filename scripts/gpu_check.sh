@@ -243,7 +243,7 @@ steps=( # NAME SECONDS LOG
   "examples 40 tests.log"
   "bench 120 tests.log"
   "memcheck 90 sanitizer.log"
-  "python 150 tests.log"
+  "python 210 tests.log"
 )
 
 if [ "${1:-}" = --step ]; then # this script's own, for one step under a time limit

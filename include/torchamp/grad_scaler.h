@@ -67,7 +67,8 @@ enum class StepResult {
 ///
 /// One scaler serves any number of optimizers: `step` each, `update` once. Behaves as
 /// `torch.amp.GradScaler`; docs/differences.md lists where it does not. Misuse throws c10::Error
-/// and changes nothing. Not thread-safe.
+/// and changes nothing (but a `step` without gradients counts as unscaled, as in PyTorch). Not
+/// thread-safe.
 class TORCHAMP_API GradScaler {
  public:
   /// Throws c10::Error naming the option and its value if one is out of range. A CUDA device where

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "grad_scaler/gradient_versions.h"
 #include "grad_scaler/gradients.h"
 
 namespace torchamp {
@@ -21,16 +22,18 @@ namespace {
 
 enum class Stage { kReady, kUnscaled, kClipped, kStepped };
 
-using WeakTensor = c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl>;
-
 /// What is known of one optimizer in the current iteration.
 struct OptimizerState {
   /// An optimizer may be destroyed, and another made at its address, before `update`. The first
   /// parameter tells them apart.
-  WeakTensor first_parameter;
+  detail::WeakTensor first_parameter;
   Stage stage = Stage::kReady;
-  bool step_failed = false;  // the optimizer's step threw
   detail::FoundInf found_inf;
+  /// If the optimizer's step threw: its parameters.
+  std::vector<detail::WeakTensor> failed_parameters;
+  /// What gradients these had when a loss was scaled after that. With the same gradients the step is
+  /// tried again; with others a new iteration began.
+  std::optional<detail::GradientVersions> failed_gradients;
 };
 
 constexpr std::array<const char*, 5> kStateKeys{"scale", "growth_factor", "backoff_factor",
@@ -180,14 +183,22 @@ struct GradScaler::State {
     return known == optimizers.end() ? nullptr : &known->second;
   }
 
+  /// Whether an iteration began after a step failed.
+  static bool began_anew(const OptimizerState& known, const torch::optim::Optimizer& optimizer) {
+    return known.failed_gradients &&
+           !detail::are_same(*known.failed_gradients,
+                             detail::versions_of(detail::parameters_of(optimizer)));
+  }
+
   OptimizerState& of(const torch::optim::Optimizer& optimizer) {
     const at::Tensor parameter = first_parameter(optimizer);
     OptimizerState* const known = find(optimizer);
-    if (known != nullptr &&
-        known->first_parameter.lock().get() == parameter.unsafeGetTensorImpl()) {
+    const bool is_same =
+        known != nullptr && known->first_parameter.lock().get() == parameter.unsafeGetTensorImpl();
+    if (is_same && !began_anew(*known, optimizer)) {
       return *known;
     }
-    OptimizerState fresh{WeakTensor(parameter.getIntrusivePtr()), Stage::kReady, false, {}};
+    OptimizerState fresh{detail::weak(parameter), Stage::kReady, {}, {}, {}};
     return optimizers.insert_or_assign(&optimizer, std::move(fresh)).first->second;
   }
 
@@ -202,15 +213,19 @@ struct GradScaler::State {
       optimizer.step();
     } catch (...) {
       if (OptimizerState* known = find(optimizer)) {
-        known->step_failed = true;
+        known->failed_parameters = detail::parameters_of(optimizer);
       }
       throw;
     }
   }
 
-  /// A failed step was not tried again: a new iteration began.
-  void forget_failed_steps() {
-    std::erase_if(optimizers, [](const auto& entry) { return entry.second.step_failed; });
+  /// A loss is scaled after a step failed: of this iteration or of the next one?
+  void note_gradients_of_failed_steps() {
+    for (auto& [optimizer, known] : optimizers) {  // which need not exist any more
+      if (!known.failed_parameters.empty() && !known.failed_gradients) {
+        known.failed_gradients = detail::versions_of(known.failed_parameters);
+      }
+    }
   }
 
   void fill_tensors() {
@@ -252,7 +267,7 @@ at::Tensor GradScaler::scale(const at::Tensor& outputs) {
     return outputs;
   }
   TORCH_CHECK(outputs.defined(), "torchamp: scale() was given an undefined tensor");
-  state_->forget_failed_steps();
+  state_->note_gradients_of_failed_steps();
   if (!state_->scale.defined()) {
     state_->make_tensors(outputs.device());
   }
@@ -333,7 +348,8 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
   }
   if (OptimizerState* state = state_->find(optimizer)) {
     state->stage = Stage::kStepped;
-    state->step_failed = false;
+    state->failed_parameters.clear();
+    state->failed_gradients.reset();
   }
   return overflow ? StepResult::skipped : StepResult::stepped;
 }

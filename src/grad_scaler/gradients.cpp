@@ -2,8 +2,9 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/ones_like.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -14,10 +15,13 @@
 #include <limits>
 
 #include "ops/checks.h"
+#include "ops/gradient_list.h"
 
 namespace torchamp::detail {
 
 namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 using DeviceGradients = std::vector<std::pair<at::Device, std::vector<at::Tensor>>>;
 
@@ -40,7 +44,8 @@ bool on_one_device(at::TensorList grads) {
   });
 }
 
-/// Calls `visit(device, gradients)` for each device; in the usual case without copying the list.
+/// Calls `visit(device, gradients)` for each device; in the usual case without copying the list. Of
+/// several devices the whole list is checked first: nothing is written if one of them refuses.
 template <typename Visit>
 void for_each_device(at::TensorList grads, const Visit& visit) {
   if (grads.empty()) {
@@ -49,6 +54,9 @@ void for_each_device(at::TensorList grads, const Visit& visit) {
   if (on_one_device(grads)) {
     visit(grads.front().device(), grads);
     return;
+  }
+  for (const auto i : c10::irange(grads.size())) {
+    check_gradient(grads[i], i);
   }
   for (const auto& [device, on_device] : split_by_device(grads)) {
     visit(device, at::TensorList(on_device));
@@ -64,31 +72,39 @@ at::Tensor new_flag(const at::Device& device) {
   return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
 }
 
-at::Tensor flag_of(const FoundInf& flags, const at::Device& device) {
+/// The flag of a device, which is made if there is none.
+at::Tensor flag_of(FoundInf& flags, const at::Device& device) {
   const auto known = std::find_if(flags.begin(), flags.end(),
                                   [&device](const auto& flag) { return flag.first == device; });
-  return known == flags.end() ? new_flag(device) : known->second;
+  return known == flags.end() ? flags.emplace_back(device, new_flag(device)).second : known->second;
 }
 
-/// Multiplies gradients on several devices, unscaled by now, by the clip coefficient of their
-/// norms.
-at::Tensor clip_across_devices(at::TensorList grads, const std::vector<at::Tensor>& norms,
-                               double max_norm, const FoundInf& flags) {
-  const at::Device device = norms.front().device();
-  std::vector<at::Tensor> gathered;
-  at::Tensor overflow = new_flag(device);
-  for (const auto i : c10::irange(norms.size())) {
-    gathered.push_back(on_device(norms[i], device));
-    overflow = overflow + on_device(flags[i].second, device);
-  }
-  const at::Tensor norm = at::linalg_vector_norm(at::stack(gathered));
-  const at::Tensor coefficient =
-      at::where(overflow.ne(0), at::ones_like(norm), (max_norm / (norm + 1e-6)).clamp_max(1.0));
-  for_each_device(grads, [&](const at::Device& target, at::TensorList list) {
-    unscale_(list, new_flag(target), coefficient.to(at::TensorOptions(at::kFloat).device(target)),
+/// Over several devices: norm and flags of the gradients as they are, then one factor for all.
+/// Unlike on one device, a gradient that only unscales to infinity is no overflow if clipping makes
+/// it finite.
+Clipped clip_across_devices(at::TensorList grads, const std::optional<at::Tensor>& scale,
+                            double max_norm, const FoundInf& known) {
+  const at::Device home = grads.front().device();
+  const at::Tensor inverse = scale ? on_device(*scale, home).reciprocal().reshape({})
+                                   : at::ones({}, grads.front().options().dtype(at::kFloat));
+  const at::Tensor collapsed = inverse.isfinite().logical_not();
+  Clipped result{{}, known};
+  std::vector<at::Tensor> norms;
+  at::Tensor overflow = collapsed;
+  for_each_device(grads, [&](const at::Device& device, at::TensorList list) {
+    const at::Tensor flag = flag_of(result.found_inf, device);
+    norms.push_back(on_device(clip_grad_norm_(list, flag, std::nullopt, kNoLimit), home));
+    flag.logical_or_(on_device(collapsed, device));
+    overflow = overflow.logical_or(on_device(flag, home));
+  });
+  result.norm = at::linalg_vector_norm(at::stack(norms)) * inverse.abs();
+  const at::Tensor clipped = inverse * (max_norm / (result.norm + 1e-6)).clamp_max(1.0);
+  const at::Tensor factor = at::where(overflow, 1.0, clipped).to(at::kFloat);
+  for_each_device(grads, [&](const at::Device& device, at::TensorList list) {
+    unscale_(list, flag_of(result.found_inf, device), on_device(factor, device),
              /*scale_is_inverse=*/true);
   });
-  return norm;
+  return result;
 }
 
 }  // namespace
@@ -115,17 +131,14 @@ Clipped clip_gradients(at::TensorList grads, const std::optional<at::Tensor>& sc
     const auto options = scale ? scale->options() : at::TensorOptions();
     return {at::zeros({}, options.dtype(at::kDouble)), known};
   }
-  const bool single = on_one_device(grads);
-  Clipped result;
-  std::vector<at::Tensor> norms;
-  for_each_device(grads, [&](const at::Device& device, at::TensorList list) {
-    result.found_inf.emplace_back(device, flag_of(known, device));
-    norms.push_back(clip_grad_norm_(list, result.found_inf.back().second,
-                                    scale ? std::optional(on_device(*scale, device)) : std::nullopt,
-                                    single ? max_norm : std::numeric_limits<double>::infinity()));
-  });
+  if (!on_one_device(grads)) {
+    return clip_across_devices(grads, scale, max_norm, known);
+  }
+  const at::Device device = grads.front().device();
+  Clipped result{{}, known};
   result.norm =
-      single ? norms.front() : clip_across_devices(grads, norms, max_norm, result.found_inf);
+      clip_grad_norm_(grads, flag_of(result.found_inf, device),
+                      scale ? std::optional(on_device(*scale, device)) : std::nullopt, max_norm);
   return result;
 }
 

@@ -29,8 +29,7 @@ struct Clipped {
 
 /// Unscales a list of gradients that may be spread over devices, and clips them to a largest 2-norm
 /// of all: `clip_grad_norm_` of ops.h. Without a scale they are unscaled already, and `known` holds
-/// the flags of that. After an overflow gradients are left as they are; if the list is spread over
-/// devices, those of devices without an overflow are unscaled.
+/// the flags of that. After an overflow gradients are left as they are.
 TORCHAMP_API Clipped clip_gradients(at::TensorList grads, const std::optional<at::Tensor>& scale,
                                     double max_norm, const FoundInf& known = {});
 

@@ -14,6 +14,7 @@
 
 #include "catch.h"
 #include "devices.h"
+#include "other_device.h"
 
 using on_device::full;
 using on_device::indices;
@@ -233,6 +234,152 @@ TEST_CASE("A failed step may be tried again and unscales once", "[grad_scaler]")
   CHECK(scaler.step(optimizer) == StepResult::stepped);
   CHECK(torch::equal(p.detach(), zeros({4})));
   scaler.update();
+}
+
+namespace {
+
+/// Two parameters of ones, the first on the CPU, with gradients 8, and what belongs to them.
+struct OnTwoDevices {
+  std::vector<at::Tensor> parameters{torch::ones({4}, torch::requires_grad()),
+                                     torch::ones({4}, on_device::other()).requires_grad_()};
+  torch::optim::SGD optimizer{parameters, torch::optim::SGDOptions(1)};
+  GradScaler scaler{scale_of(8).growth_interval(1)};
+
+  OnTwoDevices() {
+    (void)scaler.scale(torch::ones({}));
+    for (at::Tensor& parameter : parameters) {
+      parameter.mutable_grad() = torch::full_like(parameter, 8);
+    }
+  }
+
+  [[nodiscard]] at::Tensor grad(std::size_t i) const { return parameters[i].grad().cpu(); }
+  [[nodiscard]] bool are_parameters(float value) const {
+    return std::all_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+      return torch::allclose(parameter.detach().cpu(), torch::full({4}, value), 1e-6);
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("K48: one decision for parameters on two devices", "[grad_scaler]") {
+  const int bad = GENERATE(-1, 0, 1);
+  OnTwoDevices run;
+  if (bad >= 0) {
+    run.parameters[static_cast<std::size_t>(bad)].mutable_grad()[3] = kInf;
+  }
+  CHECK(run.scaler.step(run.optimizer) == (bad < 0 ? StepResult::stepped : StepResult::skipped));
+  run.scaler.update();
+  CHECK(run.are_parameters(bad < 0 ? 0.0f : 1.0f));
+  CHECK(run.scaler.get_scale() == (bad < 0 ? 16 : 4));
+}
+
+TEST_CASE("K48: clipping over two devices", "[grad_scaler]") {
+  const bool unscaled = GENERATE(false, true);
+  OnTwoDevices run;
+  if (unscaled) {
+    run.scaler.unscale_(run.optimizer);
+  }
+  const at::Tensor norm = run.scaler.clip_grad_norm_(run.optimizer, 1);
+  CHECK(norm.item<double>() == Approx(std::sqrt(8.0)));
+  CHECK(norm.scalar_type() == at::kDouble);
+  const double clipped = 1 / std::sqrt(8.0);
+  CHECK(torch::allclose(run.grad(0), torch::full({4}, clipped), 1e-6));
+  CHECK(torch::allclose(run.grad(1), torch::full({4}, clipped), 1e-6));
+  CHECK(run.scaler.step(run.optimizer) == StepResult::stepped);
+  CHECK(run.are_parameters(static_cast<float>(1 - clipped)));
+}
+
+TEST_CASE("K48, K37: an overflow on one device leaves gradients of both", "[grad_scaler]") {
+  const std::size_t bad = GENERATE(0u, 1u);
+  OnTwoDevices run;
+  run.parameters[bad].mutable_grad()[3] = kInf;
+  const auto before = std::vector{run.grad(0).clone(), run.grad(1).clone()};
+  (void)run.scaler.clip_grad_norm_(run.optimizer, 1);
+  CHECK(torch::equal(run.grad(0), before[0]));
+  CHECK(torch::equal(run.grad(1), before[1]));
+  CHECK(run.scaler.step(run.optimizer) == StepResult::skipped);
+  run.scaler.update();
+  CHECK(run.scaler.get_scale() == 4);
+}
+
+TEST_CASE("K48: a collapsed scale skips on two devices", "[grad_scaler]") {
+  const bool clips = GENERATE(false, true);
+  OnTwoDevices run;
+  run.scaler.update(1e-40);
+  if (clips) {
+    (void)run.scaler.clip_grad_norm_(run.optimizer, 1);
+    CHECK(torch::equal(run.grad(1), torch::full({4}, 8.0f)));
+  }
+  CHECK(run.scaler.step(run.optimizer) == StepResult::skipped);
+  CHECK(run.are_parameters(1));
+}
+
+TEST_CASE("K48: a gradient that is refused on one device leaves the other's", "[grad_scaler]") {
+  const bool clips = GENERATE(false, true);
+  OnTwoDevices run;
+  run.parameters[1].mutable_grad() = torch::ones({1}, on_device::other()).expand({4});
+  const auto call = [&] {
+    clips ? (void)run.scaler.clip_grad_norm_(run.optimizer, 1) : run.scaler.unscale_(run.optimizer);
+  };
+  CHECK_THROWS_AS(call(), c10::Error);
+  CHECK(torch::equal(run.grad(0), torch::full({4}, 8.0f)));
+}
+
+TEST_CASE("K48: an overflow of a device without gradients by now still counts", "[grad_scaler]") {
+  OnTwoDevices run;
+  run.parameters[1].mutable_grad()[0] = kInf;
+  run.scaler.unscale_(run.optimizer);
+  run.parameters[1].mutable_grad().reset();
+  (void)run.scaler.clip_grad_norm_(run.optimizer, 1);
+  CHECK(run.scaler.step(run.optimizer) == StepResult::skipped);
+  run.scaler.update();
+  CHECK(run.scaler.get_scale() == 4);
+}
+
+TEST_CASE("A failed step is tried again unless gradients are new", "[grad_scaler]") {
+  ON_EACH_DEVICE();
+  const bool set_to_none = GENERATE(false, true);
+  const auto p = ones({4}, torch::requires_grad());
+  const auto q = ones({4}, torch::requires_grad());
+  Moody optimizer({p}, 1);
+  torch::optim::SGD other({q}, 1);
+  GradScaler scaler(scale_of(8));
+  scaler.scale(p.sum()).backward();
+  optimizer.throws = true;
+  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
+  scaler.scale(q.sum()).backward();  // of the same iteration
+  CHECK_THROWS_AS(scaler.unscale_(optimizer), c10::Error);
+  scaler.step(other);
+  optimizer.throws = false;
+  CHECK(scaler.step(optimizer) == StepResult::stepped);
+  CHECK(torch::equal(p.grad(), ones({4})));
+  scaler.update();
+
+  optimizer.zero_grad(set_to_none);
+  scaler.scale(p.sum()).backward();
+  optimizer.throws = true;
+  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
+  optimizer.throws = false;
+  optimizer.zero_grad(set_to_none);
+  scaler.scale(p.sum()).backward();
+  scaler.unscale_(optimizer);
+  CHECK(torch::equal(p.grad(), ones({4})));
+  CHECK(scaler.step(optimizer) == StepResult::stepped);
+}
+
+TEST_CASE("Gradients of a failed step are not kept", "[grad_scaler]") {
+  const auto p = ones({4}, torch::requires_grad());
+  Moody optimizer({p}, 1);
+  GradScaler scaler(scale_of(8));
+  scaler.scale(p.sum()).backward();
+  optimizer.throws = true;
+  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
+  (void)scaler.scale(p.sum());
+  const c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl> grad(
+      p.grad().getIntrusivePtr());
+  optimizer.zero_grad();
+  CHECK(grad.expired());
 }
 
 TEST_CASE("A failed step may be followed by update", "[grad_scaler]") {
