@@ -345,6 +345,25 @@ def test_difference_the_scaler_of_stock_sees_overflows_of_unscaling(installed):
     assert scaler.get_scale() == 2.0**-11
 
 
+def test_difference_the_scaler_of_stock_skips_at_a_collapsed_scale(installed):
+    (parameter,) = parameters(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.update(1e-40)
+    scaler.step(optimizer)
+    assert parameter.tolist() == [1.0, 1.0]
+
+
+def test_difference_the_scaler_of_stock_unscales_complex_gradients(installed):
+    (parameter,) = parameters(torch.full((2,), 8 + 16j))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(()))
+    scaler.unscale_(optimizer)
+    assert parameter.grad.tolist() == [1 + 2j] * 2
+
+
 def test_our_scaler_on_our_kernels(installed):
     """Its slow way calls the operators, and those call our kernels, not the slow way again."""
     grad = torch.sparse_coo_tensor([[0, 1]], [8.0, 16.0], (3,), check_invariants=False)
