@@ -201,39 +201,96 @@ TEST_CASE("K24: calls out of order are errors that say what to call", "[grad_sca
   scaler.unscale_(toy.optimizer);
 }
 
+namespace {
+
+/// A parameter of ones whose gradient is 1, after a step that threw.
+struct FailedStep {
+  at::Tensor p = ones({4}, torch::requires_grad());
+  Moody optimizer{{p}, torch::optim::SGDOptions(1)};
+  GradScaler scaler{scale_of(8).growth_interval(1)};
+
+  FailedStep() { backward_and_fail(); }
+
+  void backward() { scaler.scale(p.sum()).backward(); }
+
+  void backward_and_fail() {
+    backward();
+    optimizer.throws = true;
+    CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
+    optimizer.throws = false;
+  }
+
+  [[nodiscard]] bool is_unscaled() const { return torch::equal(p.grad(), ones({4})); }
+};
+
+}  // namespace
+
 TEST_CASE("K26: after an exception in the step the next iteration works", "[grad_scaler]") {
   ON_EACH_DEVICE();
-  const auto p = ones({4}, torch::requires_grad());
-  Moody optimizer({p}, 1);
-  GradScaler scaler(scale_of(8));
-  scaler.scale(p.sum()).backward();
-  optimizer.throws = true;
-  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
-  CHECK(scaler.get_scale() == 8);
-
-  optimizer.throws = false;
-  optimizer.zero_grad();
-  scaler.scale(p.sum()).backward();
-  scaler.unscale_(optimizer);
-  CHECK(torch::equal(p.grad(), ones({4})));
-  CHECK(scaler.step(optimizer) == StepResult::stepped);
-  scaler.update();
-  CHECK(torch::equal(p.detach(), zeros({4})));
+  FailedStep run;
+  CHECK(run.scaler.get_scale() == 8);
+  run.optimizer.zero_grad();
+  run.backward();
+  run.scaler.unscale_(run.optimizer);
+  CHECK(run.is_unscaled());
+  CHECK(run.scaler.step(run.optimizer) == StepResult::stepped);
+  run.scaler.update();
+  CHECK(torch::equal(run.p.detach(), zeros({4})));
 }
 
 TEST_CASE("A failed step may be tried again and unscales once", "[grad_scaler]") {
   ON_EACH_DEVICE();
-  const auto p = ones({4}, torch::requires_grad());
-  Moody optimizer({p}, 1);
-  GradScaler scaler(scale_of(8));
-  scaler.scale(p.sum()).backward();
-  optimizer.throws = true;
-  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
-  CHECK_THROWS_AS(scaler.unscale_(optimizer), c10::Error);
-  optimizer.throws = false;
-  CHECK(scaler.step(optimizer) == StepResult::stepped);
-  CHECK(torch::equal(p.detach(), zeros({4})));
-  scaler.update();
+  FailedStep run;
+  CHECK_THROWS_AS(run.scaler.unscale_(run.optimizer), c10::Error);
+  CHECK(run.scaler.step(run.optimizer) == StepResult::stepped);
+  CHECK(torch::equal(run.p.detach(), zeros({4})));
+  run.scaler.update();
+}
+
+TEST_CASE("A failed step is tried again unless gradients are new", "[grad_scaler]") {
+  ON_EACH_DEVICE();
+  const bool set_to_none = GENERATE(false, true);
+  FailedStep run;
+  const auto q = ones({4}, torch::requires_grad());
+  torch::optim::SGD other({q}, 1);
+  run.scaler.scale(q.sum()).backward();  // of the same iteration
+  CHECK_THROWS_AS(run.scaler.unscale_(run.optimizer), c10::Error);
+  run.scaler.step(other);
+  CHECK(run.scaler.step(run.optimizer) == StepResult::stepped);
+  CHECK(run.is_unscaled());
+  run.scaler.update();
+
+  run.optimizer.zero_grad(set_to_none);
+  run.backward_and_fail();
+  run.optimizer.zero_grad(set_to_none);
+  run.backward();
+  run.scaler.unscale_(run.optimizer);
+  CHECK(run.is_unscaled());
+  CHECK(run.scaler.step(run.optimizer) == StepResult::stepped);
+}
+
+TEST_CASE("Gradients of a failed step are not kept", "[grad_scaler]") {
+  FailedStep run;
+  (void)run.scaler.scale(run.p.sum());
+  const c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl> grad(
+      run.p.grad().getIntrusivePtr());
+  run.optimizer.zero_grad();
+  CHECK(grad.expired());
+}
+
+TEST_CASE("A failed step may be followed by update", "[grad_scaler]") {
+  ON_EACH_DEVICE();
+  FailedStep run;
+  run.scaler.update();
+  CHECK(run.scaler.get_scale() == 16);
+}
+
+TEST_CASE("A step that was tried again with success is not forgotten", "[grad_scaler]") {
+  FailedStep run;
+  run.scaler.step(run.optimizer);
+  (void)run.scaler.scale(run.p.sum());
+  CHECK_THROWS_AS(run.scaler.step(run.optimizer), c10::Error);
+  run.scaler.update();
 }
 
 namespace {
@@ -335,77 +392,6 @@ TEST_CASE("K48: an overflow of a device without gradients by now still counts", 
   CHECK(run.scaler.step(run.optimizer) == StepResult::skipped);
   run.scaler.update();
   CHECK(run.scaler.get_scale() == 4);
-}
-
-TEST_CASE("A failed step is tried again unless gradients are new", "[grad_scaler]") {
-  ON_EACH_DEVICE();
-  const bool set_to_none = GENERATE(false, true);
-  const auto p = ones({4}, torch::requires_grad());
-  const auto q = ones({4}, torch::requires_grad());
-  Moody optimizer({p}, 1);
-  torch::optim::SGD other({q}, 1);
-  GradScaler scaler(scale_of(8));
-  scaler.scale(p.sum()).backward();
-  optimizer.throws = true;
-  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
-  scaler.scale(q.sum()).backward();  // of the same iteration
-  CHECK_THROWS_AS(scaler.unscale_(optimizer), c10::Error);
-  scaler.step(other);
-  optimizer.throws = false;
-  CHECK(scaler.step(optimizer) == StepResult::stepped);
-  CHECK(torch::equal(p.grad(), ones({4})));
-  scaler.update();
-
-  optimizer.zero_grad(set_to_none);
-  scaler.scale(p.sum()).backward();
-  optimizer.throws = true;
-  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
-  optimizer.throws = false;
-  optimizer.zero_grad(set_to_none);
-  scaler.scale(p.sum()).backward();
-  scaler.unscale_(optimizer);
-  CHECK(torch::equal(p.grad(), ones({4})));
-  CHECK(scaler.step(optimizer) == StepResult::stepped);
-}
-
-TEST_CASE("Gradients of a failed step are not kept", "[grad_scaler]") {
-  const auto p = ones({4}, torch::requires_grad());
-  Moody optimizer({p}, 1);
-  GradScaler scaler(scale_of(8));
-  scaler.scale(p.sum()).backward();
-  optimizer.throws = true;
-  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
-  (void)scaler.scale(p.sum());
-  const c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl> grad(
-      p.grad().getIntrusivePtr());
-  optimizer.zero_grad();
-  CHECK(grad.expired());
-}
-
-TEST_CASE("A failed step may be followed by update", "[grad_scaler]") {
-  ON_EACH_DEVICE();
-  const auto p = ones({4}, torch::requires_grad());
-  Moody optimizer({p}, 1);
-  GradScaler scaler(scale_of(8).growth_interval(1));
-  scaler.scale(p.sum()).backward();
-  optimizer.throws = true;
-  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
-  scaler.update();
-  CHECK(scaler.get_scale() == 16);
-}
-
-TEST_CASE("A step that was tried again with success is not forgotten", "[grad_scaler]") {
-  const auto p = ones({4}, torch::requires_grad());
-  Moody optimizer({p}, torch::optim::SGDOptions(1));
-  GradScaler scaler(scale_of(8));
-  scaler.scale(p.sum()).backward();
-  optimizer.throws = true;
-  CHECK_THROWS_AS(scaler.step(optimizer), std::runtime_error);
-  optimizer.throws = false;
-  scaler.step(optimizer);
-  (void)scaler.scale(p.sum());
-  CHECK_THROWS_AS(scaler.step(optimizer), c10::Error);
-  scaler.update();
 }
 
 namespace {
