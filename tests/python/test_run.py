@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import re
 import signal
 import subprocess
@@ -357,7 +358,7 @@ SHOW = """
 
 @pytest.fixture
 def program(tmp_path):
-    """A folder with a module, a package, a folder that is a program, and an archive of it."""
+    """A folder with a module, a package, a folder that is a program, and what is made of them."""
     for name in ("module.py", "package/__init__.py", "package/__main__.py", "folder/__main__.py"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -365,6 +366,9 @@ def program(tmp_path):
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.write(tmp_path / "folder" / "__main__.py", "__main__.py")
     (tmp_path / "empty").mkdir()
+    for name in ("compiled.pyc", "compiled"):
+        py_compile.compile(str(tmp_path / "module.py"), str(tmp_path / name), doraise=True)
+    (tmp_path / "source.pyc").write_text("")
     return tmp_path
 
 
@@ -380,6 +384,9 @@ def program(tmp_path):
         ("-mmodule", "-m"),
         ("-m", "missing"),
         ("-", "--", "raise"),
+        ("compiled.pyc", "one"),
+        ("compiled", "raise"),
+        ("source.pyc",),
     ],
     ids=" ".join,
 )
