@@ -117,8 +117,17 @@ def _with_cpu(devices: Callable[..., list[str]], *args: Any, **kwargs: Any) -> l
     return [*devices(*args, **kwargs), "cpu"]
 
 
-def _load(load: Callable[..., Any], file: Any, map_location: Any = None, **kwargs: Any) -> Any:
-    return load(file, "cpu" if map_location is None else _mapped(map_location), **kwargs)
+def _map_loading() -> None:
+    load = torch.load
+
+    @functools.wraps(load)
+    def load_on_cpu(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        place = "cpu" if map_location is None else _mapped(map_location)
+        return load(f, place, *args, **kwargs)
+
+    torch.load = torch.serialization.load = load_on_cpu
+    # What dicts and functions give.
+    _map_arguments(torch.serialization, "default_restore_location")
 
 
 class _Autocast(torchamp.autocast):
@@ -223,7 +232,7 @@ def map_cuda_to_cpu() -> None:
     _map_tensor_types()
     _allow_capturable()
     _map_arguments(DeviceContext, "__init__")  # with torch.device("cuda"):
-    torch.load = functools.wraps(torch.load)(functools.partial(_load, torch.load))
+    _map_loading()
     for name in ("_lazy_init", "set_device", "synchronize"):
         _do_nothing(torch.cuda, name)
     for name in ("__init__", "__enter__", "__exit__"):

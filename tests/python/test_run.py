@@ -221,6 +221,59 @@ def test_every_way_to_cuda_leads_to_the_cpu(script, tmp_path):
     ]
 
 
+LOADING = """
+    import pickle
+
+    import torch
+
+    x = torch.ones(2)
+    torch.save(x, "x.pt")
+    torch.serialization.location_tag = lambda storage: "cuda:0"
+    torch.save(x, "tagged.pt")
+    torch.save(x, "legacy.pt", _use_new_zipfile_serialization=False)
+    asked = []
+
+
+    def to_second(storage, location):
+        asked.append(location)
+        return storage.cuda(1)
+
+
+    for load in (torch.load, torch.serialization.load):
+        loaded = [
+            load(f="x.pt"),
+            load("x.pt", None, pickle, weights_only=False),
+            load(f="x.pt", map_location="cuda", mmap=True),
+            load("x.pt", pickle_module=pickle, weights_only=False),
+        ]
+        for name in ("tagged.pt", "legacy.pt"):
+            for place in (
+                None,
+                "cuda",
+                torch.device("cuda", 1),
+                {"cuda:0": "cuda:1"},
+                {"cuda:1": "cuda:0"},
+                {"cuda:0": "cpu"},
+                to_second,
+                lambda storage, location: None,
+            ):
+                loaded.append(load(name, map_location=place))
+        assert all(tensor.device.type == "cpu" for tensor in loaded)
+        assert all(tensor.equal(x) for tensor in loaded)
+        assert load("tagged.pt", {"cuda:0": "meta"}).device.type == "meta"
+    assert asked == ["cuda:0"] * 4
+    with open("cuda", "wb") as file:
+        torch.save(x, file)
+    assert torch.load("cuda").device.type == "cpu"
+"""
+
+
+def test_files_are_loaded_on_the_cpu(script, tmp_path):
+    done = run("--device", "cpu", script(LOADING), cwd=tmp_path)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
 def test_a_migrated_script_is_mapped_too(script):
     path = script("""
         import torch
