@@ -24,7 +24,8 @@ import torch
 from torch.utils._device import DeviceContext
 
 import torchamp
-from torchamp.amp.autocast_mode import _compiled_region
+from torchamp import _C
+from torchamp.amp.autocast_mode import _compiled_region, _is_compiled, _not_compiled_by_itself
 
 _CPU = torch.device("cpu")
 _library = torch.library.Library("aten", "IMPL")  # the replaced kernels live as long as this
@@ -54,19 +55,6 @@ def _map_arguments(
         return function(*map(to_cpu, args), **kwargs)
 
     setattr(owner, name, mapped)
-
-
-def _map_missing_device(name: str) -> None:
-    """The same for functions that take CUDA where the first argument is no device."""
-    function: Callable[..., Any] = getattr(torch, name)
-
-    @functools.wraps(function)
-    def mapped(*args: Any) -> Any:
-        if not (args and isinstance(args[0], str)):
-            args = ("cpu", *args)
-        return function(*map(_mapped, args))
-
-    setattr(torch, name, mapped)
 
 
 def _cuda(
@@ -130,6 +118,54 @@ def _map_loading() -> None:
     _map_arguments(torch.serialization, "default_restore_location")
 
 
+# While autocast is on, the CPU casts to its own dtype, which is CUDA's then. Otherwise CUDA's is
+# kept where PyTorch keeps it. torch.compile saves and restores all this by the names in torch.
+@_not_compiled_by_itself
+def _keeper_of_dtype(device_type: str) -> str:
+    return _mapped(device_type) if torch._C.is_autocast_enabled("cpu") else device_type
+
+
+@_not_compiled_by_itself
+def _get_autocast_dtype(device_type: str) -> torch.dtype:
+    return torch._C.get_autocast_dtype(_keeper_of_dtype(device_type))
+
+
+@_not_compiled_by_itself
+def _set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+    torch._C.set_autocast_dtype(_keeper_of_dtype(device_type), dtype)
+
+
+@_not_compiled_by_itself
+def _is_autocast_enabled(device_type: str = "cuda") -> bool:
+    return torch._C.is_autocast_enabled(_mapped(device_type))
+
+
+@_not_compiled_by_itself
+def _set_autocast_enabled(device_type: Any = "cuda", enabled: Any = None) -> None:
+    if enabled is None:  # the only argument
+        device_type, enabled = "cuda", device_type
+    place = _mapped(device_type)
+    dtype = _get_autocast_dtype("cuda")
+    has_new_keeper = place != device_type and enabled != torch._C.is_autocast_enabled(place)
+    torch._C.set_autocast_enabled(place, enabled)
+    if has_new_keeper:
+        _set_autocast_dtype("cuda", dtype)
+        if not enabled:
+            torch._C.set_autocast_dtype("cpu", torch.bfloat16)  # PyTorch's default
+
+
+def _map_autocast_state() -> None:
+    for function in (
+        _get_autocast_dtype,
+        _set_autocast_dtype,
+        _is_autocast_enabled,
+        _set_autocast_enabled,
+    ):
+        setattr(torch, function.__name__.removeprefix("_"), function)
+    torch.get_autocast_gpu_dtype = functools.partial(_get_autocast_dtype, "cuda")
+    torch.set_autocast_gpu_dtype = functools.partial(_set_autocast_dtype, "cuda")
+
+
 class _Autocast(torchamp.autocast):
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
@@ -138,6 +174,20 @@ class _Autocast(torchamp.autocast):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*self._on_cpu(*args, **kwargs))
+
+    @_not_compiled_by_itself
+    def __enter__(self) -> _Autocast:
+        if not _is_compiled():  # CUDA's dtype is this one also while autocast is off
+            _C.enter_autocast(self, "cuda", self.fast_dtype, False, self._cache_enabled)
+        super().__enter__()
+        return self
+
+    @_not_compiled_by_itself
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> bool | None:
+        result = super().__exit__(exc_type, exc_val, exc_tb)
+        if not _is_compiled():
+            _C.exit_autocast(self)
+        return result
 
     @staticmethod
     def _on_cpu(
@@ -148,7 +198,7 @@ class _Autocast(torchamp.autocast):
     ) -> tuple[Any, ...]:
         """The arguments of ``torch.autocast`` for the CPU."""
         if _mapped(device_type) != device_type:
-            device_type, dtype = "cpu", torch.float16 if dtype is None else dtype
+            device_type, dtype = "cpu", _get_autocast_dtype("cuda") if dtype is None else dtype
         return device_type, dtype, enabled, cache_enabled
 
 
@@ -219,8 +269,7 @@ def map_cuda_to_cpu() -> None:
     for owner in (torch.amp, torch.amp.autocast_mode, torchamp, torchamp.amp.autocast_mode):
         for name in ("custom_fwd", "custom_bwd"):
             _map_arguments(owner, name)
-    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled"):
-        _map_missing_device(name)
+    _map_autocast_state()
     for name in ("tensor", "as_tensor", "asarray", "set_default_device", *_SPARSE):
         _map_arguments(torch, name)
     for name in ("to", "new_tensor"):

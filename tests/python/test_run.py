@@ -274,6 +274,98 @@ def test_files_are_loaded_on_the_cpu(script, tmp_path):
     assert done.returncode == 0
 
 
+AUTOCAST_STATE = """
+    import threading
+
+    import torch
+
+    x = torch.ones(2, 2)
+    f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
+
+
+    def check(enabled, dtype, product, cpu=None):
+        states = [torch.is_autocast_enabled(), torch.is_autocast_enabled("cuda")]
+        states.append(torch.is_autocast_enabled(device_type="cuda:0"))
+        assert states == [enabled] * 3, states
+        dtypes = [torch.get_autocast_dtype("cuda"), torch.get_autocast_gpu_dtype()]
+        dtypes.append(torch.get_autocast_dtype(device_type="cuda:0"))
+        assert dtypes == [dtype] * 3, dtypes
+        assert (x @ x).dtype is product, product
+        if cpu is not None:
+            assert torch.get_autocast_dtype("cpu") is cpu
+            assert torch.get_autocast_dtype(device_type="cpu") is cpu
+            assert torch.is_autocast_enabled("cpu") is False
+            with torch.autocast("cpu"):
+                assert (x @ x).dtype is cpu
+
+
+    def check_defaults():
+        check(False, f16, f32, cpu=bf16)
+
+
+    check_defaults()
+    for dtype in (f16, bf16):
+        with torch.autocast("cuda", dtype=dtype):
+            check(True, dtype, dtype)
+            torch.set_autocast_enabled(False)  # and on again, as some libraries do
+            check(False, dtype, f32)
+            torch.set_autocast_enabled(True)
+            check(True, dtype, dtype)
+            with torch.autocast("cuda", enabled=False):
+                check(False, dtype, f32)
+                with torch.autocast("cuda"):  # in the dtype around it
+                    check(True, dtype, dtype)
+            torch.set_autocast_dtype("cuda", bf16)
+            check(True, bf16, bf16)
+            torch.set_autocast_enabled("cuda", False)
+        check_defaults()
+    with torch.autocast("cuda", dtype=bf16, enabled=False):
+        check(False, bf16, f32)
+    torch.autocast("cuda", dtype=bf16)(check)(True, bf16, bf16)
+    check_defaults()
+
+    torch.set_autocast_enabled("cuda", True)
+    check(True, f16, f16)
+    torch.set_autocast_gpu_dtype(bf16)
+    check(True, bf16, bf16)
+    with torch.autocast("cuda", dtype=f16):
+        check(True, f16, f16)
+    check(True, bf16, bf16)
+    torch.set_autocast_dtype(device_type="cuda", dtype=f16)
+    torch.set_autocast_enabled(enabled=False)
+    check_defaults()
+
+    torch.set_autocast_dtype("cuda", bf16)
+    torch.set_autocast_dtype("cpu", f16)
+    check(False, bf16, f32, cpu=f16)
+    torch.set_autocast_enabled(device_type="cuda:0", enabled=True)
+    check(True, bf16, bf16)
+    torch.set_autocast_enabled(True)
+    thread = threading.Thread(target=check_defaults)
+    thread.start()
+    thread.join()
+    torch.set_autocast_enabled("cuda", False)
+    check(False, bf16, f32, cpu=bf16)
+    with torch.autocast("cuda"):
+        check(True, bf16, bf16)
+    torch.set_autocast_enabled("cpu", True)
+    assert (x @ x).dtype is bf16
+    for wrong in (lambda: torch.get_autocast_dtype(), lambda: torch.set_autocast_enabled("cuda")):
+        try:
+            wrong()
+        except TypeError:
+            continue
+        raise AssertionError
+    print("done")
+"""
+
+
+def test_autocast_has_the_state_that_it_has_on_cuda(script):
+    done = run("--device", "cpu", script(AUTOCAST_STATE))
+    assert done.stderr == ""
+    assert done.stdout == "done\n"
+
+
 def test_a_migrated_script_is_mapped_too(script):
     path = script("""
         import torch
@@ -309,6 +401,56 @@ def test_compiled_functions_of_a_script_for_a_gpu(script):
                     return x @ x
 
             print(product(torch.ones(2, 2).to("cuda")).dtype)
+
+        x = torch.ones(2, 2)
+        outside = torch.autocast("cuda", dtype=torch.bfloat16)
+
+
+        def state():
+            return torch.is_autocast_enabled(device_type="cuda"), torch.get_autocast_dtype("cuda")
+
+
+        @torch.compile(backend="aot_eager", fullgraph=True)
+        def states(x):
+            seen = [state(), (x @ x).dtype]
+            with torch.autocast("cuda"):
+                seen += [state(), (x @ x).dtype]
+            with outside:
+                seen += [state(), (x @ x).dtype]
+            return seen + [state()]
+
+
+        def switched(x):
+            torch.set_autocast_dtype("cuda", torch.bfloat16)
+            torch.set_autocast_enabled("cuda", True)
+            seen = [state(), (x @ x).dtype]
+            torch.set_autocast_enabled("cuda", False)
+            torch.set_autocast_dtype("cuda", torch.float16)
+            return seen + [state()]
+
+
+        f16, bf16 = torch.float16, torch.bfloat16
+        off, half, brain = (False, f16), (True, f16), (True, bf16)
+        assert states(x) == [off, torch.float32, half, f16, brain, bf16, off]
+        if not torch.__version__.startswith("2.11."):  # cannot compile them
+            switched = torch.compile(switched, backend="aot_eager", fullgraph=True)
+        assert switched(x) == [brain, bf16, off]
+        with outside:
+            assert torch.compile(state, backend="aot_eager")() == brain
+
+
+        @torch.compile(backend="aot_eager")
+        def two_graphs(x, region):
+            with region:
+                y = x @ x
+                torch._dynamo.graph_break()
+                return state(), (y @ x).dtype
+
+
+        assert two_graphs(x, outside) == (brain, bf16)
+        assert two_graphs(x, torch.autocast("cuda")) == (half, f16)
+        assert state() == off
+        assert torch.get_autocast_dtype("cpu") is bf16
     """)
     done = run("--device", "cpu", path)
     assert done.stdout == "torch.float16\n" * 4
