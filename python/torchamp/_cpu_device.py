@@ -6,8 +6,14 @@ operators, whose CUDA kernels are replaced; ``Tensor.to`` and its like, which lo
 before they call an operator, and the names of AMP are wrapped in Python. Autocast keeps CUDA's
 default dtype, float16. ``torch.cuda.FloatTensor`` and its like are the CPU's classes.
 
-Not there: streams, events, graphs and generators of CUDA, memory statistics, NCCL, the argument
-``pin_memory=True`` of functions that make tensors, and devices in TorchScript.
+``cuda()``, ``to("cuda")`` and ``cpu()`` give the same tensor where CUDA gives a copy: a change in
+place shows in both.
+
+Not there: CUDA's streams, events, graphs, generators and their states (with them
+``torch.random.fork_rng(devices=[0])``), names, properties and capabilities of devices, NCCL,
+``torch.nested.nested_tensor(device="cuda")`` (the strided layout), storages made on "cuda",
+``pin_memory=True`` where a tensor is made on the CPU, and devices in TorchScript.
+``torch.cuda.memory_allocated`` and its like give 0, other memory statistics fail or are empty.
 ``torch.cuda.is_available`` and ``Tensor.is_cuda`` stay False: scripts that ask go their own way.
 """
 
@@ -116,6 +122,18 @@ def _map_loading() -> None:
     torch.load = torch.serialization.load = load_on_cpu
     # What dicts and functions give.
     _map_arguments(torch.serialization, "default_restore_location")
+
+
+def _let_properties_fail(initialize: Callable[[], None]) -> None:
+    """Without a GPU its name and the like fail as in PyTorch, which says what is missing."""
+    get_properties = torch.cuda.get_device_properties
+
+    @functools.wraps(get_properties)
+    def get_device_properties(device: Any = None) -> Any:
+        initialize()
+        return get_properties(device)
+
+    torch.cuda.get_device_properties = get_device_properties
 
 
 # While autocast is on, the CPU casts to its own dtype, which is CUDA's then. Otherwise CUDA's is
@@ -282,6 +300,7 @@ def map_cuda_to_cpu() -> None:
     _allow_capturable()
     _map_arguments(DeviceContext, "__init__")  # with torch.device("cuda"):
     _map_loading()
+    _let_properties_fail(torch.cuda._lazy_init)
     for name in ("_lazy_init", "set_device", "synchronize"):
         _do_nothing(torch.cuda, name)
     for name in ("__init__", "__enter__", "__exit__"):

@@ -144,6 +144,15 @@ ON_THE_CPU = """
     torch.cuda.set_device(0)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
+    assert x.cuda() is x.to("cuda") is x.cpu() is x
+    assert torch.cuda.memory_allocated() == torch.cuda.max_memory_allocated() == 0
+    if torch.cuda.device_count() == 0:
+        for ask in (torch.cuda.get_device_name, torch.cuda.get_device_capability):
+            for place in ((), (0,), ("cuda",)):
+                try:
+                    ask(*place)
+                except (AssertionError, RuntimeError) as error:  # as without a GPU
+                    assert "NVIDIA" in str(error) or "CUDA" in str(error), error
     torch.save(model.state_dict(), "model.pt")
     check("loaded", *torch.load("model.pt", map_location="cuda").values())
     check("loaded there", *torch.load("model.pt", map_location=device, weights_only=True).values())
