@@ -6,8 +6,14 @@ operators, whose CUDA kernels are replaced; ``Tensor.to`` and its like, which lo
 before they call an operator, and the names of AMP are wrapped in Python. Autocast keeps CUDA's
 default dtype, float16. ``torch.cuda.FloatTensor`` and its like are the CPU's classes.
 
-Not there: streams, events, graphs and generators of CUDA, memory statistics, NCCL, the argument
-``pin_memory=True`` of functions that make tensors, and devices in TorchScript.
+``cuda()``, ``to("cuda")`` and ``cpu()`` give the same tensor where CUDA gives a copy: a change in
+place shows in both.
+
+Not there: CUDA's streams, events, graphs, generators and their states (with them
+``torch.random.fork_rng(devices=[0])``), names, properties and capabilities of devices, NCCL,
+``torch.nested.nested_tensor(device="cuda")`` (the strided layout), storages made on "cuda",
+``pin_memory=True`` where a tensor is made on the CPU, and devices in TorchScript.
+``torch.cuda.memory_allocated`` and its like give 0, other memory statistics fail or are empty.
 ``torch.cuda.is_available`` and ``Tensor.is_cuda`` stay False: scripts that ask go their own way.
 """
 
@@ -24,7 +30,8 @@ import torch
 from torch.utils._device import DeviceContext
 
 import torchamp
-from torchamp.amp.autocast_mode import _compiled_region
+from torchamp import _C
+from torchamp.amp.autocast_mode import _compiled_region, _is_compiled, _not_compiled_by_itself
 
 _CPU = torch.device("cpu")
 _library = torch.library.Library("aten", "IMPL")  # the replaced kernels live as long as this
@@ -54,19 +61,6 @@ def _map_arguments(
         return function(*map(to_cpu, args), **kwargs)
 
     setattr(owner, name, mapped)
-
-
-def _map_missing_device(name: str) -> None:
-    """The same for functions that take CUDA where the first argument is no device."""
-    function: Callable[..., Any] = getattr(torch, name)
-
-    @functools.wraps(function)
-    def mapped(*args: Any) -> Any:
-        if not (args and isinstance(args[0], str)):
-            args = ("cpu", *args)
-        return function(*map(_mapped, args))
-
-    setattr(torch, name, mapped)
 
 
 def _cuda(
@@ -117,8 +111,77 @@ def _with_cpu(devices: Callable[..., list[str]], *args: Any, **kwargs: Any) -> l
     return [*devices(*args, **kwargs), "cpu"]
 
 
-def _load(load: Callable[..., Any], file: Any, map_location: Any = None, **kwargs: Any) -> Any:
-    return load(file, "cpu" if map_location is None else _mapped(map_location), **kwargs)
+def _map_loading() -> None:
+    load = torch.load
+
+    @functools.wraps(load)
+    def load_on_cpu(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        place = "cpu" if map_location is None else _mapped(map_location)
+        return load(f, place, *args, **kwargs)
+
+    torch.load = torch.serialization.load = load_on_cpu
+    # What dicts and functions give.
+    _map_arguments(torch.serialization, "default_restore_location")
+
+
+def _let_properties_fail(initialize: Callable[[], None]) -> None:
+    """Without a GPU its name and the like fail as in PyTorch, which says what is missing."""
+    get_properties = torch.cuda.get_device_properties
+
+    @functools.wraps(get_properties)
+    def get_device_properties(device: Any = None) -> Any:
+        initialize()
+        return get_properties(device)
+
+    torch.cuda.get_device_properties = get_device_properties
+
+
+# While autocast is on, the CPU casts to its own dtype, which is CUDA's then. Otherwise CUDA's is
+# kept where PyTorch keeps it. torch.compile saves and restores all this by the names in torch.
+@_not_compiled_by_itself
+def _keeper_of_dtype(device_type: str) -> str:
+    return _mapped(device_type) if torch._C.is_autocast_enabled("cpu") else device_type
+
+
+@_not_compiled_by_itself
+def _get_autocast_dtype(device_type: str) -> torch.dtype:
+    return torch._C.get_autocast_dtype(_keeper_of_dtype(device_type))
+
+
+@_not_compiled_by_itself
+def _set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+    torch._C.set_autocast_dtype(_keeper_of_dtype(device_type), dtype)
+
+
+@_not_compiled_by_itself
+def _is_autocast_enabled(device_type: str = "cuda") -> bool:
+    return torch._C.is_autocast_enabled(_mapped(device_type))
+
+
+@_not_compiled_by_itself
+def _set_autocast_enabled(device_type: Any = "cuda", enabled: Any = None) -> None:
+    if enabled is None:  # the only argument
+        device_type, enabled = "cuda", device_type
+    place = _mapped(device_type)
+    dtype = _get_autocast_dtype("cuda")
+    has_new_keeper = place != device_type and enabled != torch._C.is_autocast_enabled(place)
+    torch._C.set_autocast_enabled(place, enabled)
+    if has_new_keeper:
+        _set_autocast_dtype("cuda", dtype)
+        if not enabled:
+            torch._C.set_autocast_dtype("cpu", torch.bfloat16)  # PyTorch's default
+
+
+def _map_autocast_state() -> None:
+    for function in (
+        _get_autocast_dtype,
+        _set_autocast_dtype,
+        _is_autocast_enabled,
+        _set_autocast_enabled,
+    ):
+        setattr(torch, function.__name__.removeprefix("_"), function)
+    torch.get_autocast_gpu_dtype = functools.partial(_get_autocast_dtype, "cuda")
+    torch.set_autocast_gpu_dtype = functools.partial(_set_autocast_dtype, "cuda")
 
 
 class _Autocast(torchamp.autocast):
@@ -130,6 +193,20 @@ class _Autocast(torchamp.autocast):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*self._on_cpu(*args, **kwargs))
 
+    @_not_compiled_by_itself
+    def __enter__(self) -> _Autocast:
+        if not _is_compiled():  # CUDA's dtype is this one also while autocast is off
+            _C.enter_autocast(self, "cuda", self.fast_dtype, False, self._cache_enabled)
+        super().__enter__()
+        return self
+
+    @_not_compiled_by_itself
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> bool | None:
+        result = super().__exit__(exc_type, exc_val, exc_tb)
+        if not _is_compiled():
+            _C.exit_autocast(self)
+        return result
+
     @staticmethod
     def _on_cpu(
         device_type: str,
@@ -139,7 +216,7 @@ class _Autocast(torchamp.autocast):
     ) -> tuple[Any, ...]:
         """The arguments of ``torch.autocast`` for the CPU."""
         if _mapped(device_type) != device_type:
-            device_type, dtype = "cpu", torch.float16 if dtype is None else dtype
+            device_type, dtype = "cpu", _get_autocast_dtype("cuda") if dtype is None else dtype
         return device_type, dtype, enabled, cache_enabled
 
 
@@ -210,8 +287,7 @@ def map_cuda_to_cpu() -> None:
     for owner in (torch.amp, torch.amp.autocast_mode, torchamp, torchamp.amp.autocast_mode):
         for name in ("custom_fwd", "custom_bwd"):
             _map_arguments(owner, name)
-    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled"):
-        _map_missing_device(name)
+    _map_autocast_state()
     for name in ("tensor", "as_tensor", "asarray", "set_default_device", *_SPARSE):
         _map_arguments(torch, name)
     for name in ("to", "new_tensor"):
@@ -223,7 +299,8 @@ def map_cuda_to_cpu() -> None:
     _map_tensor_types()
     _allow_capturable()
     _map_arguments(DeviceContext, "__init__")  # with torch.device("cuda"):
-    torch.load = functools.wraps(torch.load)(functools.partial(_load, torch.load))
+    _map_loading()
+    _let_properties_fail(torch.cuda._lazy_init)
     for name in ("_lazy_init", "set_device", "synchronize"):
         _do_nothing(torch.cuda, name)
     for name in ("__init__", "__enter__", "__exit__"):

@@ -6,6 +6,8 @@ import builtins
 import functools
 import importlib
 import importlib.machinery
+import importlib.util
+import io
 import os
 import pkgutil
 import runpy
@@ -23,9 +25,9 @@ def run(
 ) -> None:
     """Run a program as ``python script arguments`` does, but with PyTorch's AMP names patched.
 
-    ``script`` is a file, a folder or an archive with a ``__main__.py``, or "-" for the standard
-    input. With a ``module`` it is ``python -m module arguments``. ``device="cpu"`` also maps CUDA
-    to the CPU. Raises what the program raises, SystemExit among it.
+    ``script`` is a file (a compiled one too), a folder or an archive with a ``__main__.py``, or "-"
+    for the standard input. With a ``module`` it is ``python -m module arguments``.
+    ``device="cpu"`` also maps CUDA to the CPU. Raises what the program raises, SystemExit among it.
     """
     start = _of_module(module) if script is None else _of_script(script)
     if device == "cpu":
@@ -53,20 +55,24 @@ def _of_script(script: str) -> Callable[[], None]:
     if script == "-":
         source = sys.stdin.buffer.read()
         _set_first_path("")
-        return functools.partial(_execute, source, "<stdin>", _main_module("<stdin>"))
+        return functools.partial(_execute, source, _main_module("<stdin>"))
     if pkgutil.get_importer(script) is not None:  # a folder or an archive
         _set_first_path(os.path.join(os.getcwd(), script), always=True)
         return _of_module(None)
     path = os.path.abspath(script)
     try:
         with open(path, "rb") as file:
-            source = file.read()
+            content = file.read()
     except OSError as error:
         print(f"torchamp: can't open file {path!r}: {error}", file=sys.stderr)
         sys.exit(2)
     _set_first_path(os.path.dirname(os.path.realpath(path)))
-    loader = importlib.machinery.SourceFileLoader("__main__", path)
-    return functools.partial(_execute, source, path, _main_module(path, loader))
+    # Python asks the same: of the name, and of the first two bytes.
+    if path.endswith(".pyc") or content[:2] == importlib.util.MAGIC_NUMBER[:2]:
+        main = _main_module(path, importlib.machinery.SourcelessFileLoader("__main__", path))
+        return functools.partial(_execute_compiled, content, main)
+    main = _main_module(path, importlib.machinery.SourceFileLoader("__main__", path))
+    return functools.partial(_execute, content, main)
 
 
 def _set_first_path(path: str, *, always: bool = False) -> None:
@@ -90,9 +96,17 @@ def _main_module(path: str, loader: Any = importlib.machinery.BuiltinImporter) -
     return main
 
 
-def _execute(source: bytes, path: str, main: ModuleType) -> None:
+def _execute(source: bytes, main: ModuleType) -> None:
     sys.modules["__main__"] = main
-    code = compile(source, path, "exec", dont_inherit=True)
+    code = compile(source, main.__dict__["__file__"], "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _execute_compiled(content: bytes, main: ModuleType) -> None:
+    sys.modules["__main__"] = main
+    code = pkgutil.read_code(io.BytesIO(content))
+    if code is None:
+        raise RuntimeError("Bad magic number in .pyc file")
     exec(code, main.__dict__)
 
 
@@ -109,7 +123,8 @@ def _hide_own_frames() -> None:
     def hook_without_own_frames(
         kind: type[BaseException], exception: BaseException, trace: TracebackType | None
     ) -> None:
-        trace = _frames_after(trace, {_execute.__code__, _execute_found.__code__})
+        own_last = {f.__code__ for f in (_execute, _execute_compiled, _execute_found)}
+        trace = _frames_after(trace, own_last)
         hook(kind, exception.with_traceback(trace), trace)
 
     sys.excepthook = hook_without_own_frames

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import re
 import signal
 import subprocess
@@ -143,6 +144,15 @@ ON_THE_CPU = """
     torch.cuda.set_device(0)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
+    assert x.cuda() is x.to("cuda") is x.cpu() is x
+    assert torch.cuda.memory_allocated() == torch.cuda.max_memory_allocated() == 0
+    if torch.cuda.device_count() == 0:
+        for ask in (torch.cuda.get_device_name, torch.cuda.get_device_capability):
+            for place in ((), (0,), ("cuda",)):
+                try:
+                    ask(*place)
+                except (AssertionError, RuntimeError) as error:  # as without a GPU
+                    assert "NVIDIA" in str(error) or "CUDA" in str(error), error
     torch.save(model.state_dict(), "model.pt")
     check("loaded", *torch.load("model.pt", map_location="cuda").values())
     check("loaded there", *torch.load("model.pt", map_location=device, weights_only=True).values())
@@ -220,6 +230,151 @@ def test_every_way_to_cuda_leads_to_the_cpu(script, tmp_path):
     ]
 
 
+LOADING = """
+    import pickle
+
+    import torch
+
+    x = torch.ones(2)
+    torch.save(x, "x.pt")
+    torch.serialization.location_tag = lambda storage: "cuda:0"
+    torch.save(x, "tagged.pt")
+    torch.save(x, "legacy.pt", _use_new_zipfile_serialization=False)
+    asked = []
+
+
+    def to_second(storage, location):
+        asked.append(location)
+        return storage.cuda(1)
+
+
+    for load in (torch.load, torch.serialization.load):
+        loaded = [
+            load(f="x.pt"),
+            load("x.pt", None, pickle, weights_only=False),
+            load(f="x.pt", map_location="cuda", mmap=True),
+            load("x.pt", pickle_module=pickle, weights_only=False),
+        ]
+        for name in ("tagged.pt", "legacy.pt"):
+            for place in (
+                None,
+                "cuda",
+                torch.device("cuda", 1),
+                {"cuda:0": "cuda:1"},
+                {"cuda:1": "cuda:0"},
+                {"cuda:0": "cpu"},
+                to_second,
+                lambda storage, location: None,
+            ):
+                loaded.append(load(name, map_location=place))
+        assert all(tensor.device.type == "cpu" for tensor in loaded)
+        assert all(tensor.equal(x) for tensor in loaded)
+        assert load("tagged.pt", {"cuda:0": "meta"}).device.type == "meta"
+    assert asked == ["cuda:0"] * 4
+    with open("cuda", "wb") as file:
+        torch.save(x, file)
+    assert torch.load("cuda").device.type == "cpu"
+"""
+
+
+def test_files_are_loaded_on_the_cpu(script, tmp_path):
+    done = run("--device", "cpu", script(LOADING), cwd=tmp_path)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+AUTOCAST_STATE = """
+    import threading
+
+    import torch
+
+    x = torch.ones(2, 2)
+    f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
+
+
+    def check(enabled, dtype, product, cpu=None):
+        states = [torch.is_autocast_enabled(), torch.is_autocast_enabled("cuda")]
+        states.append(torch.is_autocast_enabled(device_type="cuda:0"))
+        assert states == [enabled] * 3, states
+        dtypes = [torch.get_autocast_dtype("cuda"), torch.get_autocast_gpu_dtype()]
+        dtypes.append(torch.get_autocast_dtype(device_type="cuda:0"))
+        assert dtypes == [dtype] * 3, dtypes
+        assert (x @ x).dtype is product, product
+        if cpu is not None:
+            assert torch.get_autocast_dtype("cpu") is cpu
+            assert torch.get_autocast_dtype(device_type="cpu") is cpu
+            assert torch.is_autocast_enabled("cpu") is False
+            with torch.autocast("cpu"):
+                assert (x @ x).dtype is cpu
+
+
+    def check_defaults():
+        check(False, f16, f32, cpu=bf16)
+
+
+    check_defaults()
+    for dtype in (f16, bf16):
+        with torch.autocast("cuda", dtype=dtype):
+            check(True, dtype, dtype)
+            torch.set_autocast_enabled(False)  # and on again, as some libraries do
+            check(False, dtype, f32)
+            torch.set_autocast_enabled(True)
+            check(True, dtype, dtype)
+            with torch.autocast("cuda", enabled=False):
+                check(False, dtype, f32)
+                with torch.autocast("cuda"):  # in the dtype around it
+                    check(True, dtype, dtype)
+            torch.set_autocast_dtype("cuda", bf16)
+            check(True, bf16, bf16)
+            torch.set_autocast_enabled("cuda", False)
+        check_defaults()
+    with torch.autocast("cuda", dtype=bf16, enabled=False):
+        check(False, bf16, f32)
+    torch.autocast("cuda", dtype=bf16)(check)(True, bf16, bf16)
+    check_defaults()
+
+    torch.set_autocast_enabled("cuda", True)
+    check(True, f16, f16)
+    torch.set_autocast_gpu_dtype(bf16)
+    check(True, bf16, bf16)
+    with torch.autocast("cuda", dtype=f16):
+        check(True, f16, f16)
+    check(True, bf16, bf16)
+    torch.set_autocast_dtype(device_type="cuda", dtype=f16)
+    torch.set_autocast_enabled(enabled=False)
+    check_defaults()
+
+    torch.set_autocast_dtype("cuda", bf16)
+    torch.set_autocast_dtype("cpu", f16)
+    check(False, bf16, f32, cpu=f16)
+    torch.set_autocast_enabled(device_type="cuda:0", enabled=True)
+    check(True, bf16, bf16)
+    torch.set_autocast_enabled(True)
+    thread = threading.Thread(target=check_defaults)
+    thread.start()
+    thread.join()
+    torch.set_autocast_enabled("cuda", False)
+    check(False, bf16, f32, cpu=bf16)
+    with torch.autocast("cuda"):
+        check(True, bf16, bf16)
+    torch.set_autocast_enabled("cpu", True)
+    assert (x @ x).dtype is bf16
+    for wrong in (lambda: torch.get_autocast_dtype(), lambda: torch.set_autocast_enabled("cuda")):
+        try:
+            wrong()
+        except TypeError:
+            continue
+        raise AssertionError
+    print("done")
+"""
+
+
+def test_autocast_has_the_state_that_it_has_on_cuda(script):
+    done = run("--device", "cpu", script(AUTOCAST_STATE))
+    assert done.stderr == ""
+    assert done.stdout == "done\n"
+
+
 def test_a_migrated_script_is_mapped_too(script):
     path = script("""
         import torch
@@ -255,6 +410,56 @@ def test_compiled_functions_of_a_script_for_a_gpu(script):
                     return x @ x
 
             print(product(torch.ones(2, 2).to("cuda")).dtype)
+
+        x = torch.ones(2, 2)
+        outside = torch.autocast("cuda", dtype=torch.bfloat16)
+
+
+        def state():
+            return torch.is_autocast_enabled(device_type="cuda"), torch.get_autocast_dtype("cuda")
+
+
+        @torch.compile(backend="aot_eager", fullgraph=True)
+        def states(x):
+            seen = [state(), (x @ x).dtype]
+            with torch.autocast("cuda"):
+                seen += [state(), (x @ x).dtype]
+            with outside:
+                seen += [state(), (x @ x).dtype]
+            return seen + [state()]
+
+
+        def switched(x):
+            torch.set_autocast_dtype("cuda", torch.bfloat16)
+            torch.set_autocast_enabled("cuda", True)
+            seen = [state(), (x @ x).dtype]
+            torch.set_autocast_enabled("cuda", False)
+            torch.set_autocast_dtype("cuda", torch.float16)
+            return seen + [state()]
+
+
+        f16, bf16 = torch.float16, torch.bfloat16
+        off, half, brain = (False, f16), (True, f16), (True, bf16)
+        assert states(x) == [off, torch.float32, half, f16, brain, bf16, off]
+        if not torch.__version__.startswith("2.11."):  # cannot compile them
+            switched = torch.compile(switched, backend="aot_eager", fullgraph=True)
+        assert switched(x) == [brain, bf16, off]
+        with outside:
+            assert torch.compile(state, backend="aot_eager")() == brain
+
+
+        @torch.compile(backend="aot_eager")
+        def two_graphs(x, region):
+            with region:
+                y = x @ x
+                torch._dynamo.graph_break()
+                return state(), (y @ x).dtype
+
+
+        assert two_graphs(x, outside) == (brain, bf16)
+        assert two_graphs(x, torch.autocast("cuda")) == (half, f16)
+        assert state() == off
+        assert torch.get_autocast_dtype("cpu") is bf16
     """)
     done = run("--device", "cpu", path)
     assert done.stdout == "torch.float16\n" * 4
@@ -357,7 +562,7 @@ SHOW = """
 
 @pytest.fixture
 def program(tmp_path):
-    """A folder with a module, a package, a folder that is a program, and an archive of it."""
+    """A folder with a module, a package, a folder that is a program, and what is made of them."""
     for name in ("module.py", "package/__init__.py", "package/__main__.py", "folder/__main__.py"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -365,6 +570,9 @@ def program(tmp_path):
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.write(tmp_path / "folder" / "__main__.py", "__main__.py")
     (tmp_path / "empty").mkdir()
+    for name in ("compiled.pyc", "compiled"):
+        py_compile.compile(str(tmp_path / "module.py"), str(tmp_path / name), doraise=True)
+    (tmp_path / "source.pyc").write_text("")
     return tmp_path
 
 
@@ -380,6 +588,9 @@ def program(tmp_path):
         ("-mmodule", "-m"),
         ("-m", "missing"),
         ("-", "--", "raise"),
+        ("compiled.pyc", "one"),
+        ("compiled", "raise"),
+        ("source.pyc",),
     ],
     ids=" ".join,
 )
