@@ -381,7 +381,7 @@ SpanSummary summarize_span<double>(const void* data, int64_t numel, float invers
           (out_of_range & 0x8000000000000000u) == 0};
 }
 
-constexpr UnscaleKernels kernels_for(const char* instruction_set) {
+constexpr UnscaleKernels kernels_for(const char* instruction_set) noexcept {
   return {instruction_set,
           {&multiply_span<float>, &multiply_span<double>, &multiply_span<Half>,
            &multiply_span<BFloat16>},
