@@ -76,7 +76,9 @@ class TORCHAMP_API AutocastState {
 /// The guard saves enabled flag, dtype and cache flag of the calling thread and restores them when
 /// it ends, also when an exception passes. Guards nest; they must end in reverse order and on the
 /// thread that made them. Casts of weights are cached and dropped when the outermost region ends,
-/// and when a nested region changes the dtype (a cached cast has the old one).
+/// and when a nested region changes the dtype (a cached cast has the old one). The cache is ATen's,
+/// one for all threads: threads that use the same weights in regions at the same time, with another
+/// dtype or while the weights are updated, need `AutocastOptions().cache_enabled(false)`.
 class TORCHAMP_API AutocastGuard {
  public:
   /// Throws c10::Error if autocast does not exist for this device type. A dtype that the device's
@@ -105,7 +107,8 @@ class TORCHAMP_API AutocastGuard {
   bool active_ = false;
 };
 
-/// A region in which autocast does nothing, on any device: for code that manages dtypes itself.
+/// A region in which autocast does nothing, on any device, up to an AutocastGuard inside it: for code
+/// that manages dtypes itself.
 /// LibTorch's form of Python's `torch._C._DisableAutocast`.
 class TORCHAMP_API DisableAutocastGuard {
  public:

@@ -68,7 +68,7 @@ enum class StepResult {
 /// One scaler serves any number of optimizers: `step` each, `update` once. Behaves as
 /// `torch.amp.GradScaler`; docs/differences.md lists where it does not. Misuse throws c10::Error
 /// and changes nothing (but a `step` without gradients counts as unscaled, as in PyTorch). Not
-/// thread-safe.
+/// thread-safe. One that was moved from may only be assigned to or destroyed.
 class TORCHAMP_API GradScaler {
  public:
   /// Throws c10::Error naming the option and its value if one is out of range. A CUDA device where
@@ -109,7 +109,8 @@ class TORCHAMP_API GradScaler {
   ///
   /// Throws c10::Error before the first `scale`, when called twice in an iteration, and when no
   /// parameter of the optimizer has a gradient. If the optimizer throws, the exception passes
-  /// through: the step may be tried again, or the next iteration begun with `scale`.
+  /// through: the step may be tried again, or the next iteration begun with `zero_grad` and `scale`.
+  /// If other optimizers were unscaled or stepped by then, end this iteration with `update` first.
   StepResult step(torch::optim::Optimizer& optimizer);
 
   /// Ends the iteration: adapts the scale to whether any optimizer saw an overflow. Does not
@@ -141,13 +142,14 @@ class TORCHAMP_API GradScaler {
   /// The state with the keys and types of Python's `state_dict()`: scale, growth_factor,
   /// backoff_factor (float), growth_interval, _growth_tracker (int); empty if disabled, with a
   /// warning if that is because the device is missing. Call it after `update`.
-  /// `torch::pickle_save` of it can be read by Python's `torch.load`. Synchronises.
+  /// Synchronises. Python reads what `torch::save(scaler, path)` writes, by `torchamp.load_state`.
   [[nodiscard]] c10::impl::GenericDict state_dict() const;
 
   /// Takes a state that `state_dict` of either language made, for Python's through
   /// `torch::pickle_load(bytes).toGenericDict()`. A disabled scaler ignores it. Throws c10::Error
-  /// naming what is wrong if it is empty, misses a key, or has a value of another type or out of
-  /// range; nothing was changed then.
+  /// naming what is wrong if it is empty, misses a key, or has a value of another type, a factor that
+  /// the constructor refuses, or a scale or tracker beyond float32 or int32; nothing was changed
+  /// then. What `update(value)` may set, such as a scale of infinity, is taken.
   void load_state_dict(const c10::impl::GenericDict& state);
 
   /// `torch::save(scaler, path)` and `torch::load(scaler, path)`.
@@ -156,7 +158,7 @@ class TORCHAMP_API GradScaler {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;  // shared with a step that is running
 };
 
 TORCHAMP_API torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,

@@ -40,7 +40,8 @@ TORCHAMP_API void unscale_(at::TensorList grads, const at::Tensor& found_inf,
 /// \param scale     as in `unscale_`; none: the gradients are unscaled already.
 /// \param max_norm  not negative. Infinity only unscales.
 /// \return the norm before clipping, within 1e-6 of its exact value: float64 (float32 on devices that
-///         have no float64), 0-dim, on the gradients' device. Not finite after an overflow.
+///         have no float64), 0-dim, on the gradients' device. It may be finite after an overflow: the flag
+///         tells.
 ///
 /// Does not synchronise. Throws as `unscale_` does.
 TORCHAMP_API at::Tensor clip_grad_norm_(at::TensorList grads, const at::Tensor& found_inf,

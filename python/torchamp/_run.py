@@ -59,7 +59,7 @@ def _of_script(script: str) -> Callable[[], None]:
     if pkgutil.get_importer(script) is not None:  # a folder or an archive
         _set_first_path(os.path.join(os.getcwd(), script), always=True)
         return _of_module(None)
-    path = os.path.abspath(script)
+    path = os.path.join(os.getcwd(), script)  # as Python has it, with its dots and links
     try:
         with open(path, "rb") as file:
             content = file.read()

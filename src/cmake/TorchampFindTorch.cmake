@@ -20,6 +20,11 @@ if(NOT TORCHAMP_PLAIN_FIND_TORCH AND NOT TARGET torch::cudart)
 endif()
 
 # Torch's imported targets are visible in one folder only; a parent project needs them too.
+set(torchamp_were_global "${CMAKE_FIND_PACKAGE_TARGETS_GLOBAL}")
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
-find_package(Torch 2.11 REQUIRED)
-unset(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
+if(CMAKE_FIND_PACKAGE_NAME STREQUAL "torchamp") # which decides whether it is required
+  find_package(Torch 2.11 QUIET)
+else()
+  find_package(Torch 2.11 REQUIRED)
+endif()
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL "${torchamp_were_global}")

@@ -7,14 +7,16 @@
 #include <torchamp/grad_scaler.h>
 #include <torchamp/ops.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
-#include "grad_scaler/gradient_versions.h"
+#include "grad_scaler/failed_step.h"
 #include "grad_scaler/gradients.h"
+#include "ops/checks.h"
 
 namespace torchamp {
 
@@ -24,16 +26,12 @@ enum class Stage { kReady, kUnscaled, kClipped, kStepped };
 
 /// What is known of one optimizer in the current iteration.
 struct OptimizerState {
-  /// An optimizer may be destroyed, and another made at its address, before `update`. The first
-  /// parameter tells them apart.
+  /// Null for one that was destroyed: another optimizer is there by now.
+  const torch::optim::Optimizer* address;
   detail::WeakTensor first_parameter;
   Stage stage = Stage::kReady;
   detail::FoundInf found_inf;
-  /// If the optimizer's step threw: its parameters.
-  std::vector<detail::WeakTensor> failed_parameters;
-  /// What gradients these had when a loss was scaled after that. With the same gradients the step is
-  /// tried again; with others a new iteration began.
-  std::optional<detail::GradientVersions> failed_gradients;
+  std::optional<detail::FailedStep> failed_step;
 };
 
 constexpr std::array<const char*, 5> kStateKeys{"scale", "growth_factor", "backoff_factor",
@@ -79,9 +77,9 @@ double number(const c10::impl::GenericDict& state, const char* key) {
 }
 
 /// What a scaler saved it can load, also a scale that update(value) set to infinity, say.
-void check_fits_float(double scale) {
+void check_fits_float(const char* name, double scale) {
   TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(scale)) == std::isfinite(scale),
-                    "torchamp: scale in the state dict must fit into float32, got ", scale);
+                    "torchamp: ", name, " must fit into float32, got ", scale);
 }
 
 int32_t tracker_of(int64_t value) {
@@ -105,6 +103,15 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
     }
   }
   return {};
+}
+
+bool has_parameter(const torch::optim::Optimizer& optimizer, const detail::WeakTensor& wanted) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(), [&wanted](const auto& group) {
+    return std::any_of(
+        group.params().begin(), group.params().end(),
+        [&wanted](const at::Tensor& parameter) { return detail::weak(parameter) == wanted; });
+  });
 }
 
 /// Calls `visit` with each parameter that has a gradient, after refusing what `unscale_` refuses.
@@ -162,10 +169,11 @@ struct GradScaler::State {
   int32_t init_growth_tracker = 0;  // these two are used until the tensors exist
   at::Tensor scale;                 // float32, 0-dim; undefined before the first scale()
   at::Tensor growth_tracker;        // int32, 0-dim
-  std::unordered_map<const torch::optim::Optimizer*, OptimizerState> optimizers;
+  std::vector<OptimizerState> optimizers;
   bool misses_device = false;  // disabled for that reason, and saving has not warned of it yet
 
   void make_tensors(const at::Device& device) {
+    const c10::InferenceMode off(false);  // they are written to in all modes
     const auto made =
         at::full({}, options.init_scale(), at::TensorOptions(at::kFloat).device(device));
     growth_tracker = at::full({}, init_growth_tracker, at::TensorOptions(at::kInt).device(device));
@@ -177,29 +185,42 @@ struct GradScaler::State {
                 " before any scale(). Did the loop scale its loss with scaler.scale(loss)?");
   }
 
-  /// Null if the iteration of this optimizer has ended, or not begun.
+  /// Null if the iteration of this optimizer has ended, or not begun. An optimizer is known by its
+  /// address or, when it was moved, by its first parameter; one at the address of another that was
+  /// destroyed has other parameters.
   OptimizerState* find(const torch::optim::Optimizer& optimizer) {
-    const auto known = optimizers.find(&optimizer);
-    return known == optimizers.end() ? nullptr : &known->second;
-  }
-
-  /// Whether an iteration began after a step failed.
-  static bool began_anew(const OptimizerState& known, const torch::optim::Optimizer& optimizer) {
-    return known.failed_gradients &&
-           !detail::are_same(*known.failed_gradients,
-                             detail::versions_of(detail::parameters_of(optimizer)));
+    const at::Tensor parameter = first_parameter(optimizer);
+    const detail::WeakTensor first = detail::weak(parameter);
+    for (OptimizerState& known : optimizers) {
+      if (known.address == &optimizer) {
+        if (known.first_parameter == first || has_parameter(optimizer, known.first_parameter)) {
+          return &known;
+        }
+        known.address = nullptr;  // its flags still count
+      }
+    }
+    const auto moved =
+        std::find_if(optimizers.begin(), optimizers.end(), [&first](const OptimizerState& known) {
+          return known.address != nullptr && known.first_parameter == first;
+        });
+    if (moved == optimizers.end()) {
+      return nullptr;
+    }
+    moved->address = &optimizer;
+    return &*moved;
   }
 
   OptimizerState& of(const torch::optim::Optimizer& optimizer) {
-    const at::Tensor parameter = first_parameter(optimizer);
+    OptimizerState fresh{
+        &optimizer, detail::weak(first_parameter(optimizer)), Stage::kReady, {}, {}};
     OptimizerState* const known = find(optimizer);
-    const bool is_same =
-        known != nullptr && known->first_parameter.lock().get() == parameter.unsafeGetTensorImpl();
-    if (is_same && !began_anew(*known, optimizer)) {
-      return *known;
+    if (known == nullptr) {
+      return optimizers.emplace_back(std::move(fresh));
     }
-    OptimizerState fresh{detail::weak(parameter), Stage::kReady, {}, {}, {}};
-    return optimizers.insert_or_assign(&optimizer, std::move(fresh)).first->second;
+    if (known->failed_step && known->failed_step->is_over()) {
+      *known = std::move(fresh);
+    }
+    return *known;
   }
 
   void unscale(torch::optim::Optimizer& optimizer, OptimizerState& known) const {
@@ -213,30 +234,29 @@ struct GradScaler::State {
       optimizer.step();
     } catch (...) {
       if (OptimizerState* known = find(optimizer)) {
-        known->failed_parameters = detail::parameters_of(optimizer);
+        known->failed_step.emplace(optimizer);
       }
       throw;
     }
   }
 
-  /// A loss is scaled after a step failed: of this iteration or of the next one?
-  void note_gradients_of_failed_steps() {
-    for (auto& [optimizer, known] : optimizers) {  // which need not exist any more
-      if (!known.failed_parameters.empty() && !known.failed_gradients) {
-        known.failed_gradients = detail::versions_of(known.failed_parameters);
+  void note_scale() {
+    for (OptimizerState& known : optimizers) {
+      if (known.failed_step) {
+        known.failed_step->note_scale();
       }
     }
   }
 
-  void fill_tensors() {
+  void fill_tensors(double scale_value, int32_t tracker_value) const {
     if (scale.defined()) {
-      scale.fill_(options.init_scale());
-      growth_tracker.fill_(init_growth_tracker);
+      scale.fill_(scale_value);
+      growth_tracker.fill_(tracker_value);
     }
   }
 };
 
-GradScaler::GradScaler(GradScalerOptions options) : state_(std::make_unique<State>()) {
+GradScaler::GradScaler(GradScalerOptions options) : state_(std::make_shared<State>()) {
   const std::optional<at::Device> device = options.device();
   if (options.enabled() && device && device->is_cuda() && !at::hasCUDA()) {
     TORCH_CHECK(!options.require_device(),
@@ -267,7 +287,7 @@ at::Tensor GradScaler::scale(const at::Tensor& outputs) {
     return outputs;
   }
   TORCH_CHECK(outputs.defined(), "torchamp: scale() was given an undefined tensor");
-  state_->note_gradients_of_failed_steps();
+  state_->note_scale();
   if (!state_->scale.defined()) {
     state_->make_tensors(outputs.device());
   }
@@ -299,6 +319,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 }
 
 at::Tensor GradScaler::clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm) {
+  detail::check_max_norm(max_norm);  // before sparse gradients are coalesced
   if (!is_enabled()) {
     const auto grads = coalesced_gradients_of(optimizer, /*allow_fp16=*/true);
     return detail::clip_gradients(grads, std::nullopt, max_norm).norm;
@@ -329,13 +350,14 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
     optimizer.step();
     return StepResult::stepped;
   }
-  state_->check_scaled("step()");
-  OptimizerState& known = state_->of(optimizer);
+  const std::shared_ptr<State> state = state_;  // the step may use, replace or destroy this scaler
+  state->check_scaled("step()");
+  OptimizerState& known = state->of(optimizer);
   TORCH_CHECK(known.stage != Stage::kStepped,
               "torchamp: step() has already been called on this optimizer since the last update(). "
               "Call update() once every optimizer has stepped.");
   if (known.stage == Stage::kReady) {
-    state_->unscale(optimizer, known);
+    state->unscale(optimizer, known);
   }
   TORCH_CHECK(
       !known.found_inf.empty(),
@@ -344,12 +366,11 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
       "the model was moved or its parameters replaced?");
   const bool overflow = detail::any_found_inf(known.found_inf);
   if (!overflow) {
-    state_->run_step(optimizer);
+    state->run_step(optimizer);
   }
-  if (OptimizerState* state = state_->find(optimizer)) {
-    state->stage = Stage::kStepped;
-    state->failed_parameters.clear();
-    state->failed_gradients.reset();
+  if (OptimizerState* stepped = state->find(optimizer)) {
+    stepped->stage = Stage::kStepped;
+    stepped->failed_step.reset();
   }
   return overflow ? StepResult::skipped : StepResult::stepped;
 }
@@ -360,7 +381,7 @@ void GradScaler::update() {
   }
   state_->check_scaled("update()");
   std::vector<at::Tensor> found_infs;
-  for (const auto& [optimizer, known] : state_->optimizers) {
+  for (const OptimizerState& known : state_->optimizers) {
     for (const auto& [device, flag] : known.found_inf) {
       found_infs.push_back(flag);
     }
@@ -380,6 +401,7 @@ void GradScaler::update(double new_scale) {
     return;
   }
   state_->check_scaled("update()");
+  check_fits_float("new_scale", new_scale);
   state_->scale.fill_(new_scale);
   state_->optimizers.clear();
 }
@@ -464,12 +486,12 @@ void GradScaler::load_state_dict(const c10::impl::GenericDict& state) {
       .backoff_factor(number(state, "backoff_factor"))
       .growth_interval(integer(state, "growth_interval"));
   const int32_t tracker = tracker_of(integer(state, "_growth_tracker"));
-  check_fits_float(options.init_scale());
+  check_fits_float("scale in the state dict", options.init_scale());
   check_growth_factor(options.growth_factor());
   check_backoff_factor(options.backoff_factor());
+  state_->fill_tensors(options.init_scale(), tracker);  // first: it may throw
   state_->options = options;
   state_->init_growth_tracker = tracker;
-  state_->fill_tensors();
 }
 
 void GradScaler::save(torch::serialize::OutputArchive& archive) const {
@@ -486,6 +508,9 @@ void GradScaler::load(torch::serialize::InputArchive& archive) {
       state.insert(key, value);
     }
   }
+  TORCH_CHECK(!is_enabled() || !state.empty(),
+              "torchamp: the archive holds no state of a GradScaler: it is of something else, or "
+              "was saved from a disabled one");
   load_state_dict(state);
 }
 

@@ -72,11 +72,28 @@ at::Tensor new_flag(const at::Device& device) {
   return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
 }
 
+/// For autograd, which must not use what it saved before: as PyTorch's operators do.
+void bump_version(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) {
+    tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 /// The flag of a device, which is made if there is none.
 at::Tensor flag_of(FoundInf& flags, const at::Device& device) {
   const auto known = std::find_if(flags.begin(), flags.end(),
                                   [&device](const auto& flag) { return flag.first == device; });
   return known == flags.end() ? flags.emplace_back(device, new_flag(device)).second : known->second;
+}
+
+Clipped clip_on_one_device(at::TensorList grads, const std::optional<at::Tensor>& scale,
+                           double max_norm, const FoundInf& known) {
+  const at::Device device = grads.front().device();
+  Clipped result{{}, known};
+  result.norm =
+      clip_grad_norm_(grads, flag_of(result.found_inf, device),
+                      scale ? std::optional(on_device(*scale, device)) : std::nullopt, max_norm);
+  return result;
 }
 
 /// Over several devices: norm and flags of the gradients as they are, then one factor for all.
@@ -131,14 +148,9 @@ Clipped clip_gradients(at::TensorList grads, const std::optional<at::Tensor>& sc
     const auto options = scale ? scale->options() : at::TensorOptions();
     return {at::zeros({}, options.dtype(at::kDouble)), known};
   }
-  if (!on_one_device(grads)) {
-    return clip_across_devices(grads, scale, max_norm, known);
-  }
-  const at::Device device = grads.front().device();
-  Clipped result{{}, known};
-  result.norm =
-      clip_grad_norm_(grads, flag_of(result.found_inf, device),
-                      scale ? std::optional(on_device(*scale, device)) : std::nullopt, max_norm);
+  const Clipped result = on_one_device(grads) ? clip_on_one_device(grads, scale, max_norm, known)
+                                              : clip_across_devices(grads, scale, max_norm, known);
+  std::for_each(grads.begin(), grads.end(), bump_version);
   return result;
 }
 
@@ -149,6 +161,7 @@ void update_scale(const at::Tensor& scale, const at::Tensor& growth_tracker,
     found_inf = on_device(found_inf, scale.device());
   }
   update_scale_(scale, growth_tracker, found_infs, growth_factor, backoff_factor, growth_interval);
+  bump_version(scale);
 }
 
 bool any_found_inf(const FoundInf& flags) {

@@ -10,6 +10,8 @@ void check_scalar(const char* name, const at::Tensor& tensor, at::ScalarType dty
               " (shape ", tensor.sizes(), ")");
   TORCH_CHECK(tensor.scalar_type() == dtype, "torchamp: ", name, " must be a ", dtype,
               " tensor, got ", tensor.scalar_type());
+  TORCH_CHECK(!tensor.is_neg(), "torchamp: ", name,
+              " must not be a negative view: its memory holds the number with the other sign");
   TORCH_CHECK(tensor.device() == device,
               "torchamp: expected all tensors to be on the same device, but ", name, " is on ",
               tensor.device(), " and not on ", device);

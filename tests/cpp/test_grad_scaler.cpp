@@ -566,6 +566,131 @@ TEST_CASE("An optimizer at the address of a destroyed one starts afresh", "[grad
   second->~SGD();
 }
 
+TEST_CASE("An optimizer that was moved, or sorted, is the same one", "[grad_scaler]") {
+  const auto p = ones({2}, torch::requires_grad());
+  const auto q = ones({2}, torch::requires_grad());
+  torch::optim::SGD optimizer({p, q}, 1);
+  GradScaler scaler(scale_of(8));
+  scaler.scale(p.sum() + q.sum()).backward();
+  scaler.unscale_(optimizer);
+  SECTION("moved") {
+    torch::optim::SGD moved(std::move(optimizer));
+    CHECK(scaler.step(moved) == StepResult::stepped);
+  }
+  SECTION("sorted") {
+    auto& params = optimizer.param_groups()[0].params();
+    std::swap(params[0], params[1]);
+    CHECK(scaler.step(optimizer) == StepResult::stepped);
+  }
+  CHECK(torch::equal(p.grad(), ones({2})));
+}
+
+TEST_CASE("The overflow of an optimizer that was destroyed still counts", "[grad_scaler]") {
+  const auto p = ones({2}, torch::requires_grad());
+  const auto q = ones({2}, torch::requires_grad());
+  GradScaler scaler(scale_of(8));
+  std::optional<torch::optim::SGD> optimizer;
+  optimizer.emplace(std::vector{p}, torch::optim::SGDOptions(1));
+  scaler.scale((p * kInf).sum()).backward();
+  CHECK(scaler.step(*optimizer) == StepResult::skipped);
+  optimizer.emplace(std::vector{q}, torch::optim::SGDOptions(1));
+  scaler.scale(q.sum()).backward();
+  CHECK(scaler.step(*optimizer) == StepResult::stepped);
+  scaler.update();
+  CHECK(scaler.get_scale() == 4);
+}
+
+TEST_CASE("A step may replace or destroy the scaler", "[grad_scaler]") {
+  class Replacing : public torch::optim::SGD {
+   public:
+    using torch::optim::SGD::SGD;
+    torch::Tensor step(LossClosure /*closure*/) override {
+      scaler->reset();
+      if (throws) {
+        throw std::runtime_error("out of memory");
+      }
+      return {};
+    }
+    std::unique_ptr<GradScaler>* scaler = nullptr;
+    bool throws = false;
+  };
+  const auto p = ones({2}, torch::requires_grad());
+  Replacing optimizer({p}, torch::optim::SGDOptions(1));
+  auto scaler = std::make_unique<GradScaler>(scale_of(8));
+  optimizer.scaler = &scaler;
+  scaler->scale(p.sum()).backward();
+  optimizer.throws = GENERATE(false, true);
+  if (optimizer.throws) {
+    CHECK_THROWS_AS(scaler->step(optimizer), std::runtime_error);
+  } else {
+    CHECK(scaler->step(optimizer) == StepResult::stepped);
+  }
+}
+
+TEST_CASE("A scaler may be made in inference mode", "[grad_scaler]") {
+  const auto p = ones({2}, torch::requires_grad());
+  torch::optim::SGD optimizer({p}, 1);
+  GradScaler scaler(scale_of(8));
+  {
+    const c10::InferenceMode on;
+    (void)scaler.scale(torch::ones({}));
+  }
+  scaler.scale(p.sum()).backward();
+  CHECK(scaler.step(optimizer) == StepResult::stepped);
+  scaler.update(16.0);
+  CHECK(scaler.get_scale() == 16);
+}
+
+TEST_CASE("Autograd notices that the scale or gradients were written to", "[grad_scaler]") {
+  const auto p = ones({2}, torch::requires_grad());
+  const auto x = ones({1}, torch::requires_grad());
+  torch::optim::SGD optimizer({p}, 1);
+  GradScaler scaler(scale_of(8).growth_interval(1));
+  const auto old = scaler.scale(x.sum() * 5);
+  scaler.scale(p.sum()).backward();
+  const auto product = (p.grad() * x * x).sum();
+  (void)scaler.clip_grad_norm_(optimizer, 1);
+  CHECK_THROWS_AS(product.backward(), c10::Error);
+  scaler.step(optimizer);
+  scaler.update();
+  CHECK_THROWS_AS(old.backward(), c10::Error);
+}
+
+TEST_CASE("Gradients that may be mixed after a failed step are an error", "[grad_scaler]") {
+  FailedStep run;
+  run.backward();  // added to unscaled gradients
+  CHECK(message_of([&] { run.scaler.step(run.optimizer); }).find("sums of unscaled and scaled") !=
+        std::string::npos);
+  CHECK_THROWS_AS(run.scaler.unscale_(run.optimizer), c10::Error);
+  run.scaler.update();
+  run.optimizer.zero_grad();
+  run.backward();
+  CHECK(run.scaler.step(run.optimizer) == StepResult::stepped);
+}
+
+TEST_CASE("What update and clip_grad_norm_ refuse changes nothing", "[grad_scaler]") {
+  const auto p = ones({4}, torch::requires_grad());
+  torch::optim::SGD optimizer({p}, 1);
+  GradScaler scaler(scale_of(8));
+  (void)scaler.scale(p.sum());
+  CHECK_THROWS_AS(scaler.update(1e39), c10::Error);
+  CHECK(scaler.get_scale() == 8);
+  const auto sparse = torch::sparse_coo_tensor(torch::zeros({1, 2}, at::kLong), ones({2}), {4});
+  auto parameter = p;
+  parameter.mutable_grad() = sparse;
+  CHECK_THROWS_AS(scaler.clip_grad_norm_(optimizer, -1), c10::Error);
+  CHECK(parameter.grad().is_same(sparse));
+}
+
+TEST_CASE("An archive of something else is told from a scaler's", "[grad_scaler]") {
+  std::stringstream stream;
+  torch::save(ones({2}), stream);
+  GradScaler scaler(scale_of(8));
+  CHECK(message_of([&] { torch::load(scaler, stream); }).find("holds no state") !=
+        std::string::npos);
+  CHECK(scaler.get_scale() == 8);
+}
+
 TEST_CASE("An optimizer whose parameters have no gradient is an error that names causes",
           "[grad_scaler]") {
   ON_EACH_DEVICE();

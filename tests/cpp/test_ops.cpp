@@ -710,3 +710,13 @@ TEST_CASE("The fallback for other devices gives the same results", "[ops]") {
   update.redispatch(kNoKernel, scale, tracker, overflow, 2, 0.5, 5);
   CHECK(scale.item<float>() == 4);
 }
+
+TEST_CASE("A scale or flag with a negative bit is refused", "[ops]") {
+  const auto negative = torch::imag(torch::complex(ones({}), full({}, -4.0f)).conj());
+  REQUIRE(negative.is_neg());
+  const auto grad = full({2}, 8);
+  CHECK_THROWS_AS(torchamp::unscale_({grad}, scalar(0), negative), c10::Error);
+  CHECK_THROWS_AS(torchamp::unscale_({grad}, negative, scalar(2)), c10::Error);
+  CHECK_THROWS_AS(torchamp::clip_grad_norm_({grad}, scalar(0), negative, 1), c10::Error);
+  CHECK(torch::equal(grad, full({2}, 8)));
+}

@@ -1035,3 +1035,54 @@ def test_default_factory_of_the_states():
         )
 
     assert_same(run)
+
+
+def test_autograd_notices_what_was_written_to():
+    """A graph that holds the old scale, or gradients from before clipping, is not used silently."""
+
+    def old_scale(amp):
+        (param,) = parameters(torch.ones(2))
+        optimizer = torch.optim.SGD([param], lr=1.0)
+        scaler = amp.scaler(init_scale=4.0, growth_interval=1)
+        x = torch.ones(1, requires_grad=True)
+        scaled = scaler.scale((x * 5).sum())
+        scaler.step(optimizer)
+        scaler.update()
+        return scaler._scale._version, torch.autograd.grad(scaled, x)
+
+    def old_gradients(amp):
+        (param,) = parameters(torch.full((2,), 8.0))
+        x = torch.ones(1, requires_grad=True)
+        product = (param.grad * x * x).sum()
+        torch.nn.utils.clip_grad_norm_([param], 1.0)
+        return torch.autograd.grad(product, x)
+
+    assert assert_same(old_scale).error is RuntimeError
+    assert outcome(lambda: old_gradients(STOCK)).error is RuntimeError
+    (param,) = parameters(torch.full((2,), 8.0))
+    scaler = torchamp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.ones(()))
+    scaler.clip_grad_norm_(torch.optim.SGD([param], lr=1.0), 1.0)
+    assert param.grad._version == 1
+
+
+def test_an_optimizer_may_keep_the_scale_that_it_was_given():
+    class Keeping(torch.optim.SGD):
+        _step_supports_amp_scaling = True
+
+        def step(self, closure=None):
+            kept.append(self.grad_scale)
+
+    kept = []
+
+    def run(amp):
+        kept.clear()
+        optimizer = Keeping(parameters(torch.ones(2)), lr=1.0)
+        scaler = amp.scaler(init_scale=4.0, growth_interval=1)
+        for _ in range(3):
+            scaler.scale(torch.ones(()))
+            scaler.step(optimizer)
+            scaler.update()
+        return list(kept)
+
+    assert assert_same(run).error is None

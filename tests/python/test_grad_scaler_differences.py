@@ -1,7 +1,9 @@
 """Where GradScaler differs from stock on purpose: stock would corrupt parameters or state."""
 
 import math
+import pickle
 import warnings
+import weakref
 from fractions import Fraction
 from pathlib import Path
 
@@ -35,6 +37,16 @@ class FailingFused(Failing):
         if self.failures > 0:
             self.failures -= 1
             raise MemoryError
+
+
+class Slots:
+    """What it takes to be stepped, and no more."""
+
+    __slots__ = ("param_groups", "step")
+
+    def __init__(self, optimizer):
+        self.param_groups = optimizer.param_groups
+        self.step = optimizer.step
 
 
 def one_parameter(grad=8.0, cls=torch.optim.SGD, **options):
@@ -88,6 +100,13 @@ def test_a_scale_that_has_a_reciprocal_steps(scale, make):
     scaler.step(optimizer)
     assert scaler._found_inf_per_device(optimizer)[torch.device("cpu")] == 0.0
     assert params[0].isfinite().all()
+
+
+def test_update_takes_any_int_that_a_float_can_hold():
+    scaler = torchamp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.update(10**30)
+    assert scaler.get_scale() == torch.tensor(1e30).item()
 
 
 def test_growth_fires_when_the_tracker_is_above_the_interval():
@@ -393,6 +412,97 @@ def test_a_failed_step_is_tried_again_unless_gradients_are_new(set_to_none):
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
     assert param.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("optimizer_class", [Failing, "slots", "proxy"])
+def test_the_error_of_a_failed_step_is_its_own(optimizer_class):
+    param, optimizer = one_parameter(cls=Failing)
+    kept = optimizer
+    if optimizer_class == "slots":
+        optimizer = Slots(kept)
+    elif optimizer_class == "proxy":
+        optimizer = weakref.proxy(kept)
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(()))
+    with pytest.raises(MemoryError):
+        scaler.step(optimizer)
+    scaler.step(optimizer)
+    assert param.tolist() == [0.0, 0.0]
+
+
+def test_a_failed_fused_step_may_have_taken_its_attributes_away():
+    class Tidy(FailingFused):
+        def step(self, closure=None):
+            try:
+                super().step()
+            finally:
+                del self.grad_scale, self.found_inf
+
+    _, optimizer = one_parameter(cls=Tidy)
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(()))
+    with pytest.raises(MemoryError):
+        scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("call", ["step", "unscale_", "clip_grad_norm_"])
+def test_gradients_that_may_be_mixed_after_a_failed_step_are_an_error(call):
+    param, optimizer = one_parameter(cls=Failing)
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(()))
+    with pytest.raises(MemoryError):
+        scaler.step(optimizer)
+    scaler.scale(param.sum()).backward()  # added to unscaled ones
+    arguments = (1.0,) if call == "clip_grad_norm_" else ()
+    with pytest.raises(RuntimeError, match="sums of unscaled and scaled"):
+        getattr(scaler, call)(optimizer, *arguments)
+    scaler.update()
+    optimizer.zero_grad()
+    scaler.scale(param.sum()).backward()
+    scaler.step(optimizer)
+    assert param.tolist() == [0.0, 0.0]
+
+
+def test_gradients_may_be_mended_between_two_tries():
+    param, optimizer = one_parameter(cls=Failing)
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(()))
+    with pytest.raises(MemoryError):
+        scaler.step(optimizer)
+    torch.nn.utils.clip_grad_norm_([param], 1e9)
+    scaler.step(optimizer)
+    assert param.tolist() == [0.0, 0.0]
+
+
+def test_an_optimizer_made_anew_after_a_failed_step_starts_afresh():
+    """Its id may be that of the first one."""
+    (param,) = parameters(torch.ones(2))
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+
+    def attempt(failures):
+        optimizer = Failing([param], lr=1.0)
+        optimizer.failures = failures
+        optimizer.zero_grad()
+        scaler.scale(param.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    for _ in range(20):
+        with pytest.raises(MemoryError):
+            attempt(1)
+        before = param.tolist()
+        attempt(0)
+        assert param.tolist() == [before[0] - 1.0, before[1] - 1.0]
+
+
+def test_a_scaler_is_pickled_after_a_failed_step():
+    _, optimizer = one_parameter(cls=Failing)
+    scaler = torchamp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(()))
+    with pytest.raises(MemoryError):
+        scaler.step(optimizer)
+    scaler._per_optimizer_states.clear()
+    assert pickle.loads(pickle.dumps(scaler)).get_scale() == 8.0
 
 
 def test_gradients_of_a_failed_step_are_not_kept():

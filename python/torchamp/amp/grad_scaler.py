@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
 import os
+import re
 import sys
 import types
 import warnings
@@ -23,9 +25,9 @@ from torch.amp.grad_scaler import (
 from torch.amp.grad_scaler import (
     _MultiDeviceReplicator as _MultiDeviceReplicator,  # a name of stock's module
 )
-from torch.utils.weak import TensorWeakRef
 
 from torchamp import _C
+from torchamp.amp._failed_step import FailedStep
 
 __all__ = ["GradScaler", "OptState", "load_state"]
 
@@ -67,8 +69,8 @@ def _other_than_a_state(path: str) -> str:
         is_pickle = file.read(1) == b"\x80"  # what torch.save wrote before it wrote archives
     if is_pickle or any(name.endswith("/data.pkl") for name in names):
         return (
-            "was written by torch.save in Python: "
-            "scaler.load_state_dict(torch.load(path, weights_only=True)) reads it."
+            "was written by torch.save in Python, or torch::pickle_save in C++: use "
+            "scaler.load_state_dict(torch.load(path)), for a file of C++ with weights_only=False."
         )
     return "is not a file that C++ wrote with torch::save(scaler, path), or it is damaged."
 
@@ -117,10 +119,15 @@ def _require(device: str) -> None:
 
 
 def _user_stacklevel() -> int:
-    """The ``stacklevel`` with which the caller's warning points outside of this package."""
+    """The ``stacklevel`` with which the caller's warning points to who called this package.
+
+    What copies or saves for the user is passed over as well.
+    """
     level = 1
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("torchamp."):
+    while frame is not None and re.match(
+        r"torchamp\.|(copy|torch\.serialization)$", frame.f_globals.get("__name__", "")
+    ):
         level += 1
         frame = frame.f_back
     return level
@@ -135,27 +142,6 @@ def _takes_grad_scaler(step: Callable[..., Any]) -> bool:
     if known is None:
         known = _known_steps[function] = "grad_scaler" in inspect.signature(step).parameters
     return known
-
-
-class _Gradients:
-    """What gradients an optimizer has at some time, without keeping them alive."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._versions = [(TensorWeakRef(grad), version) for grad, version in _versions(optimizer)]
-
-    def are_those_of(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether they are the same tensors, and nothing was written to them since."""
-        now = _versions(optimizer)
-        return len(now) == len(self._versions) and all(
-            reference() is grad and before == version
-            for (reference, before), (grad, version) in zip(self._versions, now, strict=True)
-        )
-
-
-def _versions(optimizer: torch.optim.Optimizer) -> list[tuple[torch.Tensor, int]]:
-    params = (param for group in optimizer.param_groups for param in group["params"])
-    grads = (param.grad for param in params if param.grad is not None)
-    return [(grad, 0 if grad.is_inference() else grad._version) for grad in grads]
 
 
 def _clip_by_stock(optimizer: torch.optim.Optimizer, max_norm: float) -> torch.Tensor:
@@ -213,8 +199,8 @@ class GradScaler(torch.amp.GradScaler):
     Raises ValueError (AssertionError where stock does) for options out of range.
     """
 
-    # Optimizers whose step raised since the last update; by id, as the states are.
-    _failed_steps: Mapping[int, weakref.ref[torch.optim.Optimizer]] = types.MappingProxyType({})
+    # Of optimizers whose step raised since the last update; by id, as the states are.
+    _failed_steps: Mapping[int, FailedStep] = types.MappingProxyType({})
     # Whether it is disabled because its device is missing, and whether saving it warned of that.
     _misses_device: bool = False
     _warned_at_saving: bool = False
@@ -258,7 +244,7 @@ class GradScaler(torch.amp.GradScaler):
         ValueError for what is neither a tensor nor iterable.
         """
         if self._failed_steps:
-            self._note_gradients()
+            self._note_scale()
         if not self._enabled:
             return outputs
         if isinstance(outputs, torch.Tensor):
@@ -290,22 +276,23 @@ class GradScaler(torch.amp.GradScaler):
             return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
         raise ValueError("outputs must be a Tensor or an iterable of Tensors")
 
-    def _note_gradients(self) -> None:
-        """A loss is scaled after a step failed: of this iteration or of the next one?
-
-        If gradients are the same later, the step is tried again; else a new iteration began.
-        """
-        for key, reference in self._failed_steps.items():
-            optimizer = reference()
-            if optimizer is not None and key in self._per_optimizer_states:
-                state = self._per_optimizer_states[key]
-                state.setdefault("gradients", _Gradients(optimizer))
+    def _note_scale(self) -> None:
+        for failed in self._failed_steps.values():
+            failed.note_scale()
 
     def _state_of(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        state = self._per_optimizer_states[id(optimizer)]
-        if "gradients" in state and not state["gradients"].are_those_of(optimizer):
-            state = self._per_optimizer_states[id(optimizer)] = _refresh_per_optimizer_state()
-        return state
+        failed = self._failed_steps.get(id(optimizer))
+        if failed is not None and failed.is_over(optimizer):
+            self._per_optimizer_states.pop(id(optimizer), None)
+            self._forget_failed_step(optimizer)
+        return self._per_optimizer_states[id(optimizer)]
+
+    def _forget_failed_step(self, optimizer: torch.optim.Optimizer) -> None:
+        others = {key: step for key, step in self._failed_steps.items() if key != id(optimizer)}
+        if others:
+            self._failed_steps = others
+        else:
+            del self._failed_steps  # back to the class's empty one: pickled state is stock's
 
     def _unscale_grads_(
         self,
@@ -378,7 +365,8 @@ class GradScaler(torch.amp.GradScaler):
         clips too. Gradients that are not plain are unscaled and clipped by stock's functions.
 
         Returns the norm of the true gradients before clipping, 0-dim, on their device: float64
-        (what stock gives if gradients are not plain). Does not synchronise.
+        (what stock gives if gradients are not plain); after an overflow it may be finite. Does not
+        synchronise.
 
         Raises ValueError if ``max_norm`` is not 0 or more; otherwise as ``unscale_``, but may
         follow it once.
@@ -433,7 +421,8 @@ class GradScaler(torch.amp.GradScaler):
         Raises RuntimeError for a closure (it would see scaled gradients) and when called twice in
         an iteration, AssertionError before the first ``scale`` and if no parameter has a gradient.
         If the optimizer raises, its step may be tried again, or the next iteration begun with
-        ``scale``.
+        ``zero_grad`` and ``scale``; if other optimizers were unscaled or stepped by then, end this
+        iteration with ``update`` first.
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
@@ -455,10 +444,7 @@ class GradScaler(torch.amp.GradScaler):
             result = self._step_if_finite(optimizer, state, args, kwargs)
         state["stage"] = _STEPPED
         if id(optimizer) in self._failed_steps:
-            state.pop("gradients", None)
-            self._set_failed_steps(
-                {key: value for key, value in self._failed_steps.items() if key != id(optimizer)}
-            )
+            self._forget_failed_step(optimizer)
         return result
 
     def _run_step(
@@ -473,16 +459,8 @@ class GradScaler(torch.amp.GradScaler):
         try:
             return step(*args, **kwargs)
         except BaseException:
-            self._failed_steps = {**self._failed_steps, id(optimizer): weakref.ref(optimizer)}
+            self._failed_steps = {**self._failed_steps, id(optimizer): FailedStep(optimizer)}
             raise
-
-    def _set_failed_steps(
-        self, failed: dict[int, weakref.ref[torch.optim.Optimizer]] | None = None
-    ) -> None:
-        if failed:
-            self._failed_steps = failed
-        else:
-            del self._failed_steps  # back to the class's empty one: pickled state is stock's
 
     def _step_if_finite(
         self,
@@ -544,14 +522,17 @@ class GradScaler(torch.amp.GradScaler):
         if state["stage"] is _UNSCALED:
             optimizer.grad_scale = users.get("grad_scale")
         else:
-            optimizer.grad_scale = scale * users["grad_scale"] if users else scale
+            optimizer.grad_scale = scale * users.get("grad_scale", 1)
         optimizer.found_inf = _any_flag(state["found_inf_per_device"], scale.device)
         try:
             result = self._run_step(optimizer, optimizer.step, *args, **kwargs)
         except BaseException:
             # As it was, to be tried again: a scale left behind would be multiplied in twice.
-            del optimizer.grad_scale, optimizer.found_inf
-            vars(optimizer).update(users)
+            for name in ("grad_scale", "found_inf"):
+                with contextlib.suppress(AttributeError):  # its step may have done it
+                    delattr(optimizer, name)
+            if users:
+                optimizer.grad_scale = users["grad_scale"]
             raise
         del optimizer.grad_scale, optimizer.found_inf
         return result
@@ -582,7 +563,7 @@ class GradScaler(torch.amp.GradScaler):
                 super().update()
         self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
         if self._failed_steps:
-            self._set_failed_steps()
+            del self._failed_steps
 
     def _rule(self) -> tuple[float, float, int]:
         growth, backoff = self._growth_factor, self._backoff_factor
@@ -597,7 +578,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def _set_scale(self, scale: torch.Tensor, new_scale: float | torch.Tensor) -> None:
         if isinstance(new_scale, (int, float)):
-            scale.fill_(new_scale)
+            scale.fill_(float(new_scale))
             return
         if (
             new_scale.device.type != self._device
@@ -622,7 +603,8 @@ class GradScaler(torch.amp.GradScaler):
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
         self._warn_if_saved_without_device()
-        state.pop("_warned_at_saving", None)
+        for name in ("_warned_at_saving", "_failed_steps"):
+            state.pop(name, None)
         return state
 
     def _warn_if_saved_without_device(self) -> None:
