@@ -138,13 +138,13 @@ if cmake -S optional -B optional/build -DPython_EXECUTABLE="$scratch/bare/bin/py
   -DCMAKE_PREFIX_PATH="$scratch/prefix" >optional.log 2>&1; then
   fail "configured without torch"
 fi
-grep 'torchamp_FOUND is FALSE' optional.log || fail "not the expected result"
+grep 'torchamp_FOUND is 0' optional.log || fail "not the expected result"
 grep -A 2 'no LibTorch found' optional.log || fail "not the expected error"
 if cmake -S optional -B optional/stale -DTorch_DIR="$scratch/bare" \
   -DCMAKE_PREFIX_PATH="$scratch/prefix" >optional.log 2>&1; then
   fail "configured with a stale Torch_DIR"
 fi
-grep 'torchamp_FOUND is FALSE' optional.log || fail "not the expected result"
+grep 'torchamp_FOUND is 0' optional.log || fail "not the expected result"
 
 say "FetchContent"
 consumer fetched -DTORCHAMP_SOURCE_DIR="$source" -DTORCHAMP_CUDA=OFF
